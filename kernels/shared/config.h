@@ -1,6 +1,6 @@
-// One aggregate describes one compiled kernel. The plan layer fills it, the JIT prints it into the source with designated
-// initialisers as a template argument and hashes it into the cache key, `explain` shows it, tests list it.
-// Sizes of tensors are run-time values (params.h); only what changes the code is here.
+// One aggregate describes one compiled kernel. The plan layer fills it, the JIT prints it into the source
+// with designated initialisers as a template argument and hashes it into the cache key, `explain` shows it,
+// tests list it. Sizes of tensors are run-time values (params.h); only what changes the code is here.
 #pragma once
 
 #include "types.h"
@@ -15,22 +15,22 @@ struct Config {
   Family family = Family::mma;
   Kernel kernel = Kernel::forward;
   Element element = Element::bf16;
-  int d = 128;       // head dim of q and k in shared memory: the tile's, >= the tensor's D
-  int dv = 128;      // head dim of v and out in shared memory
-  int Br = 128;      // query rows of a tile
-  int Bc = 64;       // key rows of a tile
-  int warps = 4;     // MMA warps of a thread block (the wgmma family adds its producer warpgroup)
-  int stages = 1;    // K/V buffers in flight
+  int d = 128;         // head dim of q and k in shared memory: the tile's, >= the tensor's D
+  int dv = 128;        // head dim of v and out in shared memory
+  int Br = 128;        // query rows of a tile
+  int Bc = 64;         // key rows of a tile
+  int warps = 4;       // MMA warps of a thread block (the wgmma family adds its producer warpgroup)
+  int stages = 1;      // K/V buffers in flight
   int min_blocks = 1;  // thread blocks per multiprocessor that registers must allow
 
   // Features. Off costs nothing: the functor is not there.
-  bool masked = false;      // a causal or window band (one code path: ranges.h)
+  bool masked = false;  // a causal or window band (one code path: ranges.h)
   bool softcap = false;
   bool alibi = false;
   bool bias = false;
   bool boolean_mask = false;
   bool dropout = false;
-  bool varlen = false;      // cu_seqlens or seqused given
+  bool varlen = false;  // cu_seqlens or seqused given
   bool deterministic = false;
 
   constexpr bool operator==(const Config&) const = default;

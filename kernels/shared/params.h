@@ -1,5 +1,6 @@
 // What a kernel reads at run time: one plain struct, passed by value. Strides are in elements and 64-bit.
-// Dimension names as in the contract: B batch, Sq/Sk lengths, H query heads, Hk key/value heads, D and Dv head dims.
+// Dimension names as in the contract: B batch, Sq/Sk lengths, H query heads, Hk key/value heads, D and Dv
+// head dims.
 #pragma once
 
 #include "types.h"
@@ -22,7 +23,7 @@ struct AttentionParams {
   Strides q_stride, k_stride, v_stride, out_stride;
   i64 lse_b, lse_h, lse_s;
 
-  i32 B, Sq, Sk;  // Sq, Sk: lengths, or the longest slot when packed
+  i32 B, Sq, Sk;     // Sq, Sk: lengths, or the longest slot when packed
   i32 H, Hk, group;  // group = H / Hk
   i32 D, Dv;
 
@@ -31,8 +32,8 @@ struct AttentionParams {
   i32 cu_q_is_64, cu_k_is_64, used_q_is_64, used_k_is_64;
   i64 total_q, total_k;  // rows of the packed tensors: no offset may lead beyond them
 
-  float scale;       // on q . k
-  float softcap;     // 0 = off
+  float scale;                    // on q . k
+  float softcap;                  // 0 = off
   i32 window_left, window_right;  // clamp_window()ed, causal already folded in
   i32 top_left;
 

@@ -1,6 +1,6 @@
-// Dropout's random bits: Philox 4x32-10 (Salmon et al., SC'11), a counter-based generator, so that the mask depends on the
-// element (b, h, i, j) alone: the same on every backend, for every tiling, dense or packed (b is then the sequence index, and
-// i, j count inside the sequence).
+// Dropout's random bits: Philox 4x32-10 (Salmon et al., SC'11), a counter-based generator, so that the mask
+// depends on the element (b, h, i, j) alone: the same on every backend, for every tiling, dense or packed (b
+// is then the sequence index, and i, j count inside the sequence).
 //
 // One call serves the four elements that one thread of an m16n8 MMA accumulator owns side by side:
 // rows i and i + 8 of a 16-row block, columns 2c and 2c + 1.
@@ -34,7 +34,8 @@ struct DropoutKey {
   u32 k0, k1;
 };
 
-// Seed and offset name one stream: the offset (a call counter) is spread over the key, so that neighbouring calls share nothing.
+// Seed and offset name one stream: the offset (a call counter) is spread over the key, so that neighbouring
+// calls share nothing.
 constexpr DropoutKey dropout_key(u64 seed, u64 offset) {
   const u64 k = seed ^ (offset * 0x9E3779B97F4A7C15ull);
   return {u32(k), u32(k >> 32)};

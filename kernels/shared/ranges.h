@@ -1,17 +1,20 @@
-// Which keys a query sees by position: causal and sliding-window masks as one band around the aligned diagonal.
+// Which keys a query sees by position: causal and sliding-window masks as one band around the aligned
+// diagonal.
 //
 //   query i sees keys j with   i + shift - left <= j <= i + shift + right   and 0 <= j < sk
 //
 // shift = sk - sq aligns the last query with the last key (bottom-right, the default), shift = 0 is top-left.
 // Causal means right = min(right, 0). Every tile loop, on every backend, takes its block ranges from here:
-// a block outside `any` is skipped, a block inside `all` needs no mask, the rest is masked element by element.
+// a block outside `any` is skipped, a block inside `all` needs no mask, the rest is masked element by
+// element.
 #pragma once
 
 #include "types.h"
 
 namespace tilewise {
 
-// Sequence lengths stay below 2^29, so any bound of at least that size is no bound and i + shift + right fits in 32 bits.
+// Sequence lengths stay below 2^29, so any bound of at least that size is no bound and i + shift + right fits
+// in 32 bits.
 inline constexpr i64 kMaxLength = i64{1} << 29;
 inline constexpr i64 kUnbounded = kMaxLength;
 

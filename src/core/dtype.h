@@ -1,4 +1,5 @@
-// Element types: sizes, names, and the exact conversions that everything else is judged by (round to nearest even).
+// Element types: sizes, names, and the exact conversions that everything else is judged by (round to nearest
+// even).
 #pragma once
 
 #include <bit>
@@ -13,8 +14,10 @@ namespace tilewise {
 
 constexpr size_t size_of(tw_dtype t) {
   switch (t) {
-    case TW_FP32: case TW_INT32: return 4;
-    case TW_FP16: case TW_BF16: return 2;
+    case TW_FP32:
+    case TW_INT32: return 4;
+    case TW_FP16:
+    case TW_BF16: return 2;
     case TW_BOOL: return 1;
     case TW_INT64: return 8;
     default: return 0;
@@ -47,7 +50,8 @@ inline float to_float(float x) { return x; }
 inline float to_float(bf16 x) { return std::bit_cast<float>(uint32_t(x.bits) << 16); }
 
 inline float to_float(fp16 x) {
-  const uint32_t sign = uint32_t(x.bits & 0x8000) << 16, exponent = (x.bits >> 10) & 31, mantissa = x.bits & 1023;
+  const uint32_t sign = uint32_t(x.bits & 0x8000) << 16, exponent = (x.bits >> 10) & 31,
+                 mantissa = x.bits & 1023;
   if (exponent == 31) return std::bit_cast<float>(sign | 0x7F800000u | (mantissa << 13));
   if (exponent == 0) {  // zero and subnormals: mantissa * 2^-24, exact in fp32
     const float magnitude = float(mantissa) * 0x1p-24f;

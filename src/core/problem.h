@@ -1,19 +1,20 @@
-// A checked attention problem: what tw_attention says, in one normal form, after every shape, dtype, stride, range and device
-// mistake has been refused. Backends, the planner and the oracle read this and nothing else.
+// A checked attention problem: what tw_attention says, in one normal form, after every shape, dtype, stride,
+// range and device mistake has been refused. Backends, the planner and the oracle read this and nothing else.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "core/dtype.h"
 #include "kernels/shared/params.h"
 #include "kernels/shared/philox.h"
 #include "kernels/shared/ranges.h"
-#include "core/dtype.h"
 #include "tilewise/tilewise.h"
 
 namespace tilewise {
 
-// A (b, s, h, d) view. Packed tensors have stride.b = 0 and are addressed by row = offset of the sequence + s.
+// A (b, s, h, d) view. Packed tensors have stride.b = 0 and are addressed by row = offset of the sequence +
+// s.
 struct View {
   std::byte* data = nullptr;
   tw_dtype dtype = TW_DTYPE_NONE;
@@ -34,14 +35,17 @@ struct RowView {
   float* at(i64 bi, i64 hi, i64 si) const { return data + (bi * b + hi * h + si * s); }
 };
 
-// bias, mask, dbias: (b, h, i, j) with stride 0 where broadcast. size: of the tensor itself (1 where broadcast).
+// bias, mask, dbias: (b, h, i, j) with stride 0 where broadcast. size: of the tensor itself (1 where
+// broadcast).
 struct ScoreView {
   std::byte* data = nullptr;
   tw_dtype dtype = TW_DTYPE_NONE;
   ScoreStrides stride{};
   i64 size[4] = {1, 1, 1, 1};
   explicit operator bool() const { return dtype != TW_DTYPE_NONE; }
-  i64 index(i64 b, i64 h, i64 i, i64 j) const { return b * stride.b + h * stride.h + i * stride.i + j * stride.j; }
+  i64 index(i64 b, i64 h, i64 i, i64 j) const {
+    return b * stride.b + h * stride.h + i * stride.i + j * stride.j;
+  }
 };
 
 // An index vector of int32 or int64 (cu_seqlens, seqused).
@@ -51,13 +55,14 @@ struct IndexView {
   i64 stride = 1;
   explicit operator bool() const { return dtype != TW_DTYPE_NONE; }
   i64 operator[](i64 i) const {  // host memory only
-    return dtype == TW_INT64 ? static_cast<const int64_t*>(data)[i * stride] : static_cast<const int32_t*>(data)[i * stride];
+    return dtype == TW_INT64 ? static_cast<const int64_t*>(data)[i * stride]
+                             : static_cast<const int32_t*>(data)[i * stride];
   }
 };
 
 // Where one sequence lives: rows [q_row, q_row + sq) of batch entry b of q (b = 0 when packed), likewise k.
 struct Sequence {
-  i64 index;          // its number: dropout's and bias's b
+  i64 index;  // its number: dropout's and bias's b
   i64 q_b, q_row, sq;
   i64 k_b, k_row, sk;
 };
@@ -105,14 +110,23 @@ struct Problem {
   const char* algorithm = nullptr;
 
   bool varlen() const { return packed || seqused_q || seqused_k; }
-  Band<i64> band(i64 sq, i64 sk) const { return make_band<i64>(sq, sk, top_left, window_left, window_right, causal); }
+  Band<i64> band(i64 sq, i64 sk) const {
+    return make_band<i64>(sq, sk, top_left, window_left, window_right, causal);
+  }
   bool band_masked() const { return !band(1, 1).unmasked(); }
 };
 
 // Reads, checks and normalises. Throws Error(TW_INVALID_ARGUMENT) with the sentence for the user.
 Problem make_problem(const tw_attention& a, tw_pass pass);
 
-// The sequences of a problem whose metadata lies in host memory; checks cu_seqlens and seqused (monotone, inside the tensors).
+// Refuses a missing data pointer: a plan may be made without data, a run needs it.
+void require_data(const tw_attention& a, tw_pass pass);
+
+// Refuses a problem other than the planned one (data pointers aside).
+void check_same(const Problem& planned, const Problem& now);
+
+// The sequences of a problem whose metadata lies in host memory; checks cu_seqlens and seqused (monotone,
+// inside the tensors).
 std::vector<Sequence> sequences(const Problem& p);
 
 // Dropout stream of a problem in host memory.
