@@ -117,6 +117,8 @@ typedef struct tw_attention {
   tw_tensor dq, dk, dv;   /* as q, k, v; overwritten */
   tw_tensor dbias;        /* as bias: summed over the dimensions that bias broadcasts; fp32 or bias's dtype */
   tw_tensor dsink;        /* as sink */
+  tw_tensor rng_state;    /* optional, CPU, TW_INT64 (3): the dropout that the forward drew, {seed, offset, bits of dropout_p as a
+                             double}. The forward writes it; the backward refuses options that differ from it. */
   tw_options options;
 } tw_attention;
 

@@ -37,7 +37,9 @@ void execute(const tw_plan& plan, const Problem& p, void* workspace, size_t byte
          " (tw_plan_workspace(), tw_attention_workspace())");
   if (need && reinterpret_cast<uintptr_t>(workspace) % 64)
     invalid("workspace: address ", workspace, " is not 64-byte aligned; 256 is best");
+  if (p.pass == TW_BACKWARD) check_rng_state(p);
   plan.execution->run(p, workspace, stream);
+  if (p.pass == TW_FORWARD) record_rng_state(p);
 }
 
 template <class T>

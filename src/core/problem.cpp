@@ -201,6 +201,20 @@ void read_modifiers(const tw_attention& a, Problem& p) {
   }
 }
 
+void read_rng_state(const tw_tensor& t, Problem& p) {
+  if (!given(t)) return;
+  if (p.device != TW_CPU)
+    invalid(
+        "rng_state: the tensors are on a GPU, where nothing is read back; leave it out and pass the "
+        "forward's ",
+        "seed and offset, or its philox_state");
+  check_dtype("rng_state", t, TW_INT64, "");
+  check_shape("rng_state", t, {3}, "(seed, offset, bits of dropout_p)");
+  p.rng_state = static_cast<i64*>(t.data);
+  p.has_rng_state = true;
+  p.rng_state_step = t.stride[0];
+}
+
 void check_window(const char* name, i64 w) {
   if (w < -1) invalid(name, ": ", w, "; must be -1 (unbounded) or a number of keys from 0 up");
 }
@@ -255,7 +269,8 @@ std::vector<Operand> operands(const tw_attention& a, tw_pass pass) {
                               {"cu_seqlens_q", &a.cu_seqlens_q, false},
                               {"cu_seqlens_k", &a.cu_seqlens_k, false},
                               {"seqused_q", &a.seqused_q, false},
-                              {"seqused_k", &a.seqused_k, false}};
+                              {"seqused_k", &a.seqused_k, false},
+                              {"rng_state", &a.rng_state, !backward}};
   if (backward)
     for (const Operand& o :
          {Operand{"dout", &a.dout, false}, Operand{"dlse", &a.dlse, false}, Operand{"dq", &a.dq, true},
@@ -390,6 +405,7 @@ Problem make_problem(const tw_attention& a, tw_pass pass) {
   p.out = view_of(a.out, p.packed);
   read_modifiers(a, p);
   read_options(a.options, p);
+  read_rng_state(a.rng_state, p);
   if (pass == TW_BACKWARD) read_gradients(a, p, out_meaning);
   return p;
 }
@@ -418,7 +434,7 @@ void check_same(const Problem& planned, const Problem& now) {
         std::tuple(p.has_alibi, p.alibi_b, p.alibi_h, p.has_sink, p.sink_h, index(p.cu_seqlens_q),
                    index(p.cu_seqlens_k), index(p.seqused_q), index(p.seqused_k)),
         std::tuple(view(p.dout), view(p.dq), view(p.dk), view(p.dv), rows(p.dlse), scores(p.dbias),
-                   p.has_dsink, p.dsink_h),
+                   p.has_dsink, p.dsink_h, p.has_rng_state, p.rng_state_step),
         std::tuple(p.scale, p.softcap, p.causal, p.top_left, p.window_left, p.window_right, p.dropout_p,
                    p.deterministic, p.batch_invariant, p.threads));
   };

@@ -96,6 +96,9 @@ struct Problem {
   float* dsink = nullptr;
   bool has_dsink = false;
   i64 dsink_h = 0;
+  i64* rng_state = nullptr;
+  bool has_rng_state = false;
+  i64 rng_state_step = 0;
 
   float scale = 1;
   float softcap = 0;
@@ -131,5 +134,9 @@ std::vector<Sequence> sequences(const Problem& p);
 
 // Dropout stream of a problem in host memory.
 DropoutKey dropout_stream(const Problem& p);
+
+// rng_state, where given: the forward records the dropout that it drew, the backward refuses to draw another.
+void record_rng_state(const Problem& p);
+void check_rng_state(const Problem& p);
 
 }  // namespace tilewise
