@@ -1,0 +1,18 @@
+// The one switch between device and emulation. On the device every wrapper in this folder is the instruction
+// that its comment names. With TILEWISE_EMULATE defined the same headers compile as host C++20 and the
+// wrappers are declarations only, which tests/emulator defines. Kernels never look at the switch.
+#pragma once
+
+#include "../shared/types.h"
+
+#ifdef TILEWISE_EMULATE
+#define TILEWISE_INSTRUCTION
+#define TILEWISE_PTX(...)
+#define TILEWISE_INLINE inline
+#define TILEWISE_ARCH 0
+#else
+#define TILEWISE_INSTRUCTION static __device__ __forceinline__
+#define TILEWISE_PTX(...) __VA_ARGS__
+#define TILEWISE_INLINE __device__ __forceinline__
+#define TILEWISE_ARCH __CUDA_ARCH__
+#endif
