@@ -7,8 +7,16 @@
 
 namespace tilewise {
 
-enum class Family : int { mma, wgmma, unfused, fa1 };
-enum class Kernel : int { forward, backward, backward_prepare, backward_convert, combine_splits };
+enum class Family : int { mma, wgmma, unfused, fa1, common };
+enum class Kernel : int {
+  forward,
+  backward,
+  backward_prepare,
+  backward_convert,
+  combine_splits,
+  copy,       // between layouts
+  uncovered,  // zeros where no sequence is
+};
 enum class Element : int { fp32, fp16, bf16 };
 
 struct Config {

@@ -1,0 +1,94 @@
+#include "cuda/jit/compiler.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <sstream>
+
+#include "core/error.h"
+#include "cuda/driver/nvrtc.h"
+#include "cuda/jit/bundle.h"
+#include "cuda/jit/config_text.h"
+
+namespace tilewise::cuda {
+namespace {
+
+// Where the kernels live: the file that defines one, and its name.
+struct Entry {
+  Family family;
+  Kernel kernel;
+  const char* header;
+  const char* function;
+};
+
+constexpr Entry kEntries[] = {
+    {Family::common, Kernel::copy, "kernels/common/copy.cuh", "tilewise::common::copy"},
+    {Family::common, Kernel::uncovered, "kernels/common/uncovered.cuh", "tilewise::common::uncovered"},
+};
+
+const Entry& entry_of(const Config& config) {
+  for (const Entry& e : kEntries)
+    if (e.family == config.family && e.kernel == config.kernel) return e;
+  fail(TW_INTERNAL, "no kernel for ", config_text(config));
+}
+
+// The log's first errors: enough to act on, short enough for a message.
+std::string first_errors(const std::string& log) {
+  std::istringstream lines(log);
+  std::string line, text;
+  int count = 0;
+  while (std::getline(lines, line) && count < 3)
+    if (line.find("error") != std::string::npos) text += (count++ ? "; " : "") + line;
+  return count ? text : log.substr(0, 400);
+}
+
+}  // namespace
+
+std::string kernel_source(const Config& config) {
+  return cat("#include \"", entry_of(config).header, "\"\n\nnamespace tilewise {\nconstexpr ",
+             "Config kConfig = ", config_text(config), ";\n}\n");
+}
+
+std::string kernel_expression(const Config& config) {
+  return cat(entry_of(config).function, "<tilewise::kConfig>");
+}
+
+std::vector<std::string> compile_options(const std::string& target) {
+  return {"--gpu-architecture=" + target, "--std=c++20", "--device-as-default-execution-space",
+          "--ptxas-options=--verbose"};
+}
+
+void read_compiler_log(const std::string& log, CompiledKernel& kernel) {
+  std::istringstream lines(log);
+  std::string line;
+  while (std::getline(lines, line)) {
+    int a = 0, b = 0, c = 0;
+    if (const char* used = std::strstr(line.c_str(), "Used ");
+        used && std::sscanf(used, "Used %d registers", &a) == 1)
+      kernel.registers = std::max(kernel.registers, a);
+    else if (std::sscanf(line.c_str(), " %d bytes stack frame, %d bytes spill stores, %d bytes spill loads",
+                         &a, &b, &c) == 3)
+      kernel.stack_bytes = std::max(kernel.stack_bytes, a), kernel.spill_bytes += b + c;
+    if (line.find("(C75") != std::string::npos) kernel.serialized = true;
+    if (line.find("warning") != std::string::npos || line.find("(C75") != std::string::npos)
+      kernel.warnings += line + "\n";
+  }
+}
+
+CompiledKernel compile_kernel(const Config& config, const std::string& target) {
+  const auto begin = std::chrono::steady_clock::now();
+  NvrtcResult result = nvrtc_compile(kernel_source(config), "tilewise_kernel.cu", kernel_bundle(),
+                                     compile_options(target), kernel_expression(config));
+  if (!result.ok)
+    fail(TW_COMPILER_ERROR, "NVRTC ", nvrtc_state().major, ".", nvrtc_state().minor, " (", nvrtc_state().path,
+         ") refuses the kernel ", config_summary(config), " for ", target, ": ", first_errors(result.log));
+  CompiledKernel kernel;
+  kernel.cubin = std::move(result.cubin);
+  kernel.symbol = std::move(result.symbol);
+  read_compiler_log(result.log, kernel);
+  kernel.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return kernel;
+}
+
+}  // namespace tilewise::cuda
