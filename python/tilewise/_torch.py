@@ -1,0 +1,216 @@
+"""PyTorch: `tilewise::forward` and `tilewise::backward` as custom ops with exact fakes and autograd.
+
+Registered from Python, so that one wheel serves every torch >= 2.10. The ops take torch tensors apart into addresses, shapes and
+strides; workspace comes from torch's allocator, the stream is the current one of the tensors' device.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+from . import _core
+from ._options import BACKWARD, FORWARD, call, make_options
+
+_DTYPES = {
+    torch.float32: 1, torch.float16: 2, torch.bfloat16: 3, torch.bool: 4, torch.uint8: 4, torch.int32: 5, torch.int64: 6,
+}  # fmt: skip
+_CPU, _CUDA = 1, 2
+
+
+def describe(name: str, t: Optional[Tensor]) -> Optional[tuple]:
+    if t is None:
+        return None
+    code = _DTYPES.get(t.dtype)
+    if code is None:
+        raise TypeError(f"{name}: dtype {t.dtype}; must be float32, float16 or bfloat16 (masks: bool; indices: int32, int64)")
+    if t.is_cuda:
+        return (t.data_ptr(), code, _CUDA, t.get_device(), t.shape, t.stride())
+    if t.device.type != "cpu":
+        raise ValueError(f"{name}: on {t.device}; CPU and CUDA tensors are supported")
+    return (t.data_ptr(), code, _CPU, 0, t.shape, t.stride())
+
+
+def _run(pass_: int, tensors: dict[str, Optional[Tensor]], options: Any, device: torch.device) -> None:
+    work = call(pass_, {name: describe(name, t) for name, t in tensors.items() if t is not None}, options)
+    if device.type != "cuda":
+        work.run(0, 0, 0)
+        return
+    stream = torch._C._cuda_getCurrentRawStream(device.index)
+    size = work.workspace
+    workspace = torch.empty(size, dtype=torch.uint8, device=device) if size else None
+    work.run(workspace.data_ptr() if size else 0, size, stream)
+
+
+def _outputs(q: Tensor, v: Tensor, packed: bool) -> tuple[Tensor, Tensor]:
+    out = q.new_empty(*q.shape[:-1], v.shape[-1])
+    rows = (q.shape[1], q.shape[0]) if packed else (q.shape[0], q.shape[2], q.shape[1])
+    return out, q.new_empty(rows, dtype=torch.float32)
+
+
+def _gradient_like(t: Optional[Tensor], wanted: bool, dtype: Optional[torch.dtype] = None) -> Tensor:
+    """A buffer in the layout of `t` (contiguous where `t` is expanded); empty when not wanted."""
+    assert t is not None or not wanted
+    return torch.empty_like(t, dtype=dtype or t.dtype) if wanted else torch.empty(0)
+
+
+@torch.library.custom_op("tilewise::forward", mutates_args=())
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, bias: Optional[Tensor], mask: Optional[Tensor], alibi_slopes: Optional[Tensor],
+    sink: Optional[Tensor], cu_seqlens_q: Optional[Tensor], cu_seqlens_k: Optional[Tensor], seqused_q: Optional[Tensor],
+    seqused_k: Optional[Tensor], rng_state: Optional[Tensor], scale: Optional[float], softcap: float, causal: bool,
+    alignment: str, window_left: int, window_right: int, dropout_p: float, max_seqlen_q: int, max_seqlen_k: int,
+    deterministic: bool, batch_invariant: bool, threads: int, algorithm: str,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    out, lse = _outputs(q, v, cu_seqlens_q is not None)
+    tensors = dict(
+        q=q, k=k, v=v, bias=bias, mask=mask, alibi_slopes=alibi_slopes, sink=sink, cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k, seqused_q=seqused_q, seqused_k=seqused_k, out=out, lse=lse,
+    )  # fmt: skip
+    options = make_options(
+        scale=scale, softcap=softcap, causal=causal, alignment=alignment, window=(window_left, window_right),
+        dropout_p=dropout_p, philox_state=0 if rng_state is None else rng_state.data_ptr(), max_seqlen_q=max_seqlen_q,
+        max_seqlen_k=max_seqlen_k, deterministic=deterministic, batch_invariant=batch_invariant, threads=threads,
+        algorithm=algorithm,
+    )  # fmt: skip
+    _run(FORWARD, tensors, options, q.device)
+    return out, lse
+
+
+@forward.register_fake
+def _(q, k, v, bias, mask, alibi_slopes, sink, cu_seqlens_q, *_rest):
+    return _outputs(q, v, cu_seqlens_q is not None)
+
+
+@torch.library.custom_op("tilewise::backward", mutates_args=())
+def backward(
+    dout: Tensor, dlse: Optional[Tensor], out: Tensor, lse: Tensor, want_dbias: bool, want_dsink: bool,
+    q: Tensor, k: Tensor, v: Tensor, bias: Optional[Tensor], mask: Optional[Tensor], alibi_slopes: Optional[Tensor],
+    sink: Optional[Tensor], cu_seqlens_q: Optional[Tensor], cu_seqlens_k: Optional[Tensor], seqused_q: Optional[Tensor],
+    seqused_k: Optional[Tensor], rng_state: Optional[Tensor], scale: Optional[float], softcap: float, causal: bool,
+    alignment: str, window_left: int, window_right: int, dropout_p: float, max_seqlen_q: int, max_seqlen_k: int,
+    deterministic: bool, batch_invariant: bool, threads: int, algorithm: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    dbias, dsink = _gradient_like(bias, want_dbias), _gradient_like(sink, want_dsink)
+    tensors = dict(
+        q=q, k=k, v=v, out=out, lse=lse, bias=bias, mask=mask, alibi_slopes=alibi_slopes, sink=sink, cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k, seqused_q=seqused_q, seqused_k=seqused_k, dout=dout, dlse=dlse, dq=dq, dk=dk, dv=dv,
+        dbias=dbias if want_dbias else None, dsink=dsink if want_dsink else None,
+    )  # fmt: skip
+    options = make_options(
+        scale=scale, softcap=softcap, causal=causal, alignment=alignment, window=(window_left, window_right),
+        dropout_p=dropout_p, philox_state=0 if rng_state is None else rng_state.data_ptr(), max_seqlen_q=max_seqlen_q,
+        max_seqlen_k=max_seqlen_k, deterministic=deterministic, batch_invariant=batch_invariant, threads=threads,
+        algorithm=algorithm,
+    )  # fmt: skip
+    _run(BACKWARD, tensors, options, q.device)
+    return dq, dk, dv, dbias, dsink
+
+
+@backward.register_fake
+def _(dout, dlse, out, lse, want_dbias, want_dsink, q, k, v, bias, mask, alibi_slopes, sink, *_rest):
+    gradients = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    return (*gradients, _gradient_like(bias, want_dbias), _gradient_like(sink, want_dsink))
+
+
+_TENSOR_INPUTS = 12  # q ... rng_state come first in both ops
+
+
+def _save(ctx, inputs, output):
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*inputs[:_TENSOR_INPUTS], *output)
+    ctx.options = inputs[_TENSOR_INPUTS:]
+
+
+def _differentiate(ctx, dout, dlse):
+    *inputs, out, lse = ctx.saved_tensors
+    want_dbias, want_dsink = ctx.needs_input_grad[3], ctx.needs_input_grad[6]
+    if dout is None:
+        dout = torch.zeros_like(out)
+    dq, dk, dv, dbias, dsink = backward(dout, dlse, out, lse, want_dbias, want_dsink, *inputs, *ctx.options)
+    needs = ctx.needs_input_grad
+    gradients = [None] * (_TENSOR_INPUTS + len(ctx.options))
+    gradients[0:3] = [d if need else None for d, need in zip((dq, dk, dv), needs)]
+    gradients[3] = dbias if want_dbias else None
+    gradients[6] = dsink if want_dsink else None
+    return tuple(gradients)
+
+
+def _no_double_backward(ctx, *_gradients):
+    raise NotImplementedError(
+        "tilewise: gradients of gradients are not implemented; for double backward use "
+        "torch.nn.attention.sdpa_kernel(SDPBackend.MATH) with scaled_dot_product_attention"
+    )
+
+
+forward.register_autograd(_differentiate, setup_context=_save)
+backward.register_autograd(_no_double_backward, setup_context=lambda ctx, inputs, output: None)
+
+_forward_kernel = forward._init_fn
+
+
+def _plain(*tensors: Optional[Tensor]) -> bool:
+    """No autograd, tracing or subclass is involved: the op's body can run without the dispatcher in between."""
+    if torch.compiler.is_compiling():
+        return False
+    if torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None:
+        return False
+    grad = torch.is_grad_enabled()
+    return all(t is None or (type(t) in (Tensor, torch.nn.Parameter) and not (grad and t.requires_grad)) for t in tensors)
+
+
+def new_rng_state(device: torch.device) -> Tensor:
+    """Philox {seed, offset} for one call, drawn on `device` from torch's default generator: fresh per call and per graph replay."""
+    return torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, device=device)
+
+
+def forward_with_lse(q: Tensor, k: Tensor, v: Tensor, tensors: dict, options: dict, rng_state: Optional[Tensor] = None):
+    """(out, lse, rng_state), differentiable; `options` as tilewise.attention has them."""
+    if torch.is_autocast_enabled(q.device.type):
+        dtype = torch.get_autocast_dtype(q.device.type)
+        q, k, v = (t.to(dtype) if t.dtype == torch.float32 else t for t in (q, k, v))
+    dropout_p = float(options.get("dropout_p", 0.0))
+    if not 0.0 <= dropout_p < 1.0:
+        raise ValueError(f"dropout_p: {dropout_p}; must be in [0, 1)")
+    if dropout_p > 0 and rng_state is None:
+        rng_state = new_rng_state(q.device)
+    window = options.get("window", (-1, -1))
+    if len(window) != 2:
+        raise ValueError(f"window: {window!r}; must be (left, right), -1 for unbounded")
+    deterministic = bool(options.get("deterministic", False)) or torch.are_deterministic_algorithms_enabled()
+    sink, slopes = tensors.get("sink"), tensors.get("alibi_slopes")
+    if sink is not None and sink.dtype != torch.float32:
+        sink = sink.float()
+    if slopes is not None and slopes.dtype != torch.float32:
+        slopes = slopes.float()
+    arguments = (
+        q, k, v, tensors.get("bias"), tensors.get("mask"), slopes, sink, tensors.get("cu_seqlens_q"), tensors.get("cu_seqlens_k"),
+        tensors.get("seqused_q"), tensors.get("seqused_k"), rng_state, options.get("scale"), float(options.get("softcap") or 0.0),
+        bool(options.get("causal", False)), options.get("alignment", "bottom-right"),
+        -1 if window[0] is None else int(window[0]), -1 if window[1] is None else int(window[1]), dropout_p,
+        int(options.get("max_seqlen_q") or 0), int(options.get("max_seqlen_k") or 0), deterministic,
+        bool(options.get("batch_invariant", False)), int(options.get("threads", 0)), options.get("algorithm") or "",
+    )  # fmt: skip
+    run = _forward_kernel if _plain(*arguments[:_TENSOR_INPUTS]) else forward
+    out, lse = run(*arguments)
+    return out, lse, rng_state
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: bool, out: Optional[Tensor], tensors: dict, options: dict) -> Any:
+    result, lse, _ = forward_with_lse(q, k, v, tensors, options)
+    if out is not None:
+        if torch.is_grad_enabled() and result.requires_grad:
+            raise ValueError("out: cannot be given while gradients are recorded; use torch.no_grad()")
+        result = out.copy_(result)
+    return (result, lse) if return_lse else result
+
+
+def merge(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+    out, lse = torch.empty_like(out_a), torch.empty_like(lse_a)
+    parts = dict(out_a=out_a, lse_a=lse_a, out_b=out_b, lse_b=lse_b, out=out, lse=lse)
+    stream = torch._C._cuda_getCurrentRawStream(out_a.get_device()) if out_a.is_cuda else 0
+    _core.merge(tuple(describe(n, t.detach()) for n, t in parts.items()), stream)
+    return out, lse
