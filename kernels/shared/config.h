@@ -39,6 +39,9 @@ struct Config {
   bool boolean_mask = false;
   bool dropout = false;
   bool varlen = false;  // cu_seqlens or seqused given
+  // Rows that 16-byte copies cannot read (d-stride not 1, or base or row stride not a multiple of 16 bytes)
+  // in any of q, k, v, dout: they reach shared memory element by element.
+  bool strided = false;
   bool deterministic = false;
 
   constexpr bool operator==(const Config&) const = default;

@@ -30,6 +30,7 @@ struct AttentionParams {
   // varlen: B + 1 offsets (int32, or int64 when cu_is_64), optional used lengths (B)
   const void *cu_seqlens_q, *cu_seqlens_k, *seqused_q, *seqused_k;
   i32 cu_q_is_64, cu_k_is_64, used_q_is_64, used_k_is_64;
+  i64 cu_q_stride, cu_k_stride, used_q_stride, used_k_stride;  // in elements, usually 1
   i64 total_q, total_k;  // rows of the packed tensors: no offset may lead beyond them
 
   float scale;                    // on q . k
