@@ -20,20 +20,21 @@ struct RowPlace {
 __device__ __forceinline__ RowPlace place_row(const UncoveredParams& p, i64 row) {
   if (!p.offsets) {
     const i64 b = row / p.S, s = row - b * p.S;
-    return {b, s, !p.used || s < index_at(p.used, p.used_are_64, b)};
+    return {b, s, p.used && s < index_at(p.used, p.used_are_64, b * p.used_stride)};
   }
   i64 low = 0, high = p.B;  // the last sequence that begins at or before the row: in [low, high)
   while (high - low > 1) {
     const i64 middle = (low + high) / 2;
-    if (index_at(p.offsets, p.offsets_are_64, middle) <= row)
+    if (index_at(p.offsets, p.offsets_are_64, middle * p.offsets_stride) <= row)
       low = middle;
     else
       high = middle;
   }
   if (p.B == 0) return {0, row, false};
-  const i64 begin = index_at(p.offsets, p.offsets_are_64, low),
-            end = index_at(p.offsets, p.offsets_are_64, low + 1);
-  const i64 length = p.used ? min(index_at(p.used, p.used_are_64, low), end - begin) : end - begin;
+  const i64 begin = index_at(p.offsets, p.offsets_are_64, low * p.offsets_stride),
+            end = index_at(p.offsets, p.offsets_are_64, (low + 1) * p.offsets_stride);
+  const i64 length =
+      p.used ? min(index_at(p.used, p.used_are_64, low * p.used_stride), end - begin) : end - begin;
   return {0, row, row >= begin && row - begin < length};
 }
 

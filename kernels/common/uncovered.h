@@ -12,9 +12,10 @@ struct UncoveredParams {
   Strides stride;
   float* lse;  // or null; its uncovered rows become -inf
   i64 lse_b, lse_h, lse_s;
-  i32 B, S, H, columns;  // S: of a slot when not packed
-  const void *offsets, *used;
+  i32 B, S, H, columns;        // S: of a slot when not packed
+  const void *offsets, *used;  // neither: all rows are cleared
   i32 offsets_are_64, used_are_64;
+  i64 offsets_stride, used_stride;
   i64 rows;  // of the tensor over all sequences
 };
 

@@ -14,7 +14,6 @@ enum class Kernel : int {
   backward_prepare,
   backward_convert,
   combine_splits,
-  copy,       // between layouts
   uncovered,  // zeros where no sequence is
 };
 enum class Element : int { fp32, fp16, bf16 };

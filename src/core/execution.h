@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 
 #include "core/problem.h"
 
@@ -13,6 +14,7 @@ class Execution {
   virtual ~Execution() = default;
   virtual size_t workspace() const = 0;  // bytes; a pure function of the problem
   virtual void prepare() const {}
+  virtual std::string details() const { return {}; }  // lines for explain
   virtual void run(const Problem& p, void* workspace, void* stream) const = 0;
 };
 

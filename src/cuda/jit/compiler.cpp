@@ -23,7 +23,6 @@ struct Entry {
 };
 
 constexpr Entry kEntries[] = {
-    {Family::common, Kernel::copy, "kernels/common/copy.cuh", "tilewise::common::copy"},
     {Family::common, Kernel::uncovered, "kernels/common/uncovered.cuh", "tilewise::common::uncovered"},
 };
 

@@ -34,7 +34,6 @@ const char* name_of(Kernel kernel) {
     case Kernel::backward_prepare: return "backward_prepare";
     case Kernel::backward_convert: return "backward_convert";
     case Kernel::combine_splits: return "combine_splits";
-    case Kernel::copy: return "copy";
     case Kernel::uncovered: return "uncovered";
   }
   fail(TW_INTERNAL, "unnamed kernel ", int(kernel));

@@ -12,13 +12,13 @@ namespace tilewise::cuda {
 template <class AnyConfig, class F>
 void for_each_field(AnyConfig& config, F&& f) {
   auto& [family, kernel, element, d, dv, Br, Bc, warps, stages, min_blocks, masked, softcap, alibi, bias,
-         boolean_mask, dropout, varlen, deterministic] = config;
+         boolean_mask, dropout, varlen, strided, deterministic] = config;
   f("family", family), f("kernel", kernel), f("element", element);
   f("d", d), f("dv", dv), f("Br", Br), f("Bc", Bc), f("warps", warps), f("stages", stages),
       f("min_blocks", min_blocks);
   f("masked", masked), f("softcap", softcap), f("alibi", alibi), f("bias", bias),
       f("boolean_mask", boolean_mask);
-  f("dropout", dropout), f("varlen", varlen), f("deterministic", deterministic);
+  f("dropout", dropout), f("varlen", varlen), f("strided", strided), f("deterministic", deterministic);
 }
 
 const char* name_of(Family family);

@@ -1,0 +1,62 @@
+#include "cuda/launch/execution.h"
+
+#include "core/error.h"
+#include "cuda/jit/config_text.h"
+#include "cuda/jit/kernels.h"
+#include "cuda/launch/params.h"
+
+namespace tilewise::cuda {
+
+CudaExecution::CudaExecution(int ordinal, std::vector<KernelUse> uses, size_t workspace)
+    : device_(device(ordinal)), uses_(std::move(uses)), workspace_((workspace + 255) / 256 * 256) {
+  for (const KernelUse& use : uses_) names_.push_back("the kernel " + config_summary(use.config));
+}
+
+CudaExecution::~CudaExecution() = default;
+
+const Function* CudaExecution::functions(uint64_t context) const {
+  for (const Loaded* l = loaded_.load(std::memory_order_acquire); l; l = l->next.get())
+    if (l->context == context) return l->functions.data();
+  const std::lock_guard lock(loading_);
+  for (const Loaded* l = owner_.get(); l; l = l->next.get())
+    if (l->context == context) return l->functions.data();
+  auto fresh = std::make_unique<Loaded>();
+  fresh->context = context;
+  for (const KernelUse& use : uses_)
+    fresh->functions.push_back(load_kernel(use.config, device_, context, int(use.shape.shared_bytes)));
+  fresh->next = std::move(owner_);
+  owner_ = std::move(fresh);
+  loaded_.store(owner_.get(), std::memory_order_release);
+  return owner_->functions.data();
+}
+
+void CudaExecution::prepare() const {
+  const CurrentDevice current(device_.ordinal);
+  functions(current.context());
+}
+
+void CudaExecution::run(const Problem& p, void* workspace, void* stream) const {
+  if (uses_.empty()) return;
+  const CurrentDevice current(device_.ordinal);
+  check_pointers(p, workspace_ ? workspace : nullptr);
+  const Launcher launcher(uses_, names_, functions(current.context()), stream);
+  enqueue(p, static_cast<std::byte*>(workspace), launcher);
+}
+
+std::string CudaExecution::details() const {
+  std::string text;
+  for (const KernelUse& use : uses_) {
+    const FoundKernel found = look_up_kernel(use.config, device_.capability());
+    text +=
+        cat("kernel     ", config_summary(use.config), "\n           grid ", use.shape.grid[0], " x ",
+            use.shape.grid[1], " x ", use.shape.grid[2], ", ", use.shape.threads, " threads, ",
+            use.shape.shared_bytes, " bytes of shared memory; ", found.target, ", ", name_of(found.origin));
+    if (found.kernel)
+      text += cat(", ", found.kernel->registers, " registers, ", found.kernel->spill_bytes,
+                  " bytes spilled, compiled in ", int(1000 * found.kernel->seconds + 0.5), " ms");
+    text += "\n";
+  }
+  return text;
+}
+
+}  // namespace tilewise::cuda

@@ -1,0 +1,75 @@
+// The part of a planned CUDA call that every kernel family shares: its kernels, loaded once per context, and
+// the way to launch them.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/execution.h"
+#include "cuda/driver/driver.h"
+#include "kernels/shared/config.h"
+
+namespace tilewise::cuda {
+
+// One launch of a plan. Its arguments come at run time, everything else is fixed here.
+struct KernelUse {
+  Config config;
+  LaunchShape shape;
+};
+
+// Launches the plan's kernels by their place in it.
+class Launcher {
+ public:
+  Launcher(const std::vector<KernelUse>& uses, const std::vector<std::string>& names,
+           const Function* functions, void* stream)
+      : uses_(uses), names_(names), functions_(functions), stream_(stream) {}
+
+  template <class... Arguments>
+  void operator()(size_t use, const Arguments&... arguments) const {
+    void* pointers[] = {const_cast<void*>(static_cast<const void*>(&arguments))...};
+    launch(functions_[use], uses_[use].shape, pointers, stream_, names_[use].c_str());
+  }
+  void* stream() const { return stream_; }
+
+ private:
+  const std::vector<KernelUse>& uses_;
+  const std::vector<std::string>& names_;
+  const Function* functions_;
+  void* stream_;
+};
+
+class CudaExecution : public Execution {
+ public:
+  CudaExecution(int device, std::vector<KernelUse> uses, size_t workspace);
+  ~CudaExecution() override;
+  size_t workspace() const final { return workspace_; }
+  void prepare() const final;
+  void run(const Problem& p, void* workspace, void* stream) const final;
+  std::string details() const final;
+
+ protected:
+  // Puts the plan's work on the stream. Nothing here may wait, allocate device memory or compile.
+  virtual void enqueue(const Problem& p, std::byte* workspace, const Launcher& launcher) const = 0;
+
+ private:
+  // The functions of one context; a list that only grows, read without a lock.
+  struct Loaded {
+    uint64_t context;
+    std::vector<Function> functions;
+    std::unique_ptr<const Loaded> next;
+  };
+  const Function* functions(uint64_t context) const;
+
+  const Device& device_;
+  const std::vector<KernelUse> uses_;
+  std::vector<std::string> names_;
+  const size_t workspace_;
+  mutable std::mutex loading_;
+  mutable std::unique_ptr<const Loaded> owner_;
+  mutable std::atomic<const Loaded*> loaded_{nullptr};
+};
+
+}  // namespace tilewise::cuda

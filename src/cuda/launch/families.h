@@ -1,0 +1,13 @@
+// One function per kernel family and pass: from a planned problem to what runs it.
+#pragma once
+
+#include <memory>
+
+#include "core/execution.h"
+#include "plan/cuda.h"
+
+namespace tilewise::cuda {
+
+std::unique_ptr<Execution> make_family_execution(const Problem& p, const plan::CudaChoice& choice);
+
+}  // namespace tilewise::cuda

@@ -1,0 +1,88 @@
+#include "cuda/launch/params.h"
+
+#include "core/error.h"
+#include "cuda/driver/driver.h"
+
+namespace tilewise::cuda {
+namespace {
+
+// Kernels keep lengths and windows in 32 bits: make_problem() and clamp_window() have bounded them.
+i32 small(i64 x) { return i32(x); }
+
+void check_pointer(const void* pointer, int device_index, const char* name) {
+  if (!pointer) return;
+  const int owner = device_of_pointer(pointer, name);
+  if (owner >= 0 && owner != device_index)
+    invalid(name, ": memory of CUDA device ", owner, ", while the call says device ", device_index,
+            "; all tensors and the workspace must be on one device");
+}
+
+}  // namespace
+
+Element element_of(tw_dtype dtype) {
+  switch (dtype) {
+    case TW_FP16: return Element::fp16;
+    case TW_BF16: return Element::bf16;
+    default: return Element::fp32;
+  }
+}
+
+AttentionParams attention_params(const Problem& p) {
+  AttentionParams a{};
+  a.q = p.q.data, a.k = p.k.data, a.v = p.v.data, a.out = p.out.data;
+  a.q_stride = p.q.stride, a.k_stride = p.k.stride, a.v_stride = p.v.stride, a.out_stride = p.out.stride;
+  a.lse = p.lse.data;
+  a.lse_b = p.lse.b, a.lse_h = p.lse.h, a.lse_s = p.lse.s;
+  a.B = small(p.B), a.Sq = small(p.Sq), a.Sk = small(p.Sk);
+  a.H = small(p.H), a.Hk = small(p.Hk), a.group = small(p.group());
+  a.D = small(p.D), a.Dv = small(p.Dv);
+
+  a.cu_seqlens_q = p.cu_seqlens_q.data, a.cu_q_is_64 = p.cu_seqlens_q.dtype == TW_INT64;
+  a.cu_seqlens_k = p.cu_seqlens_k.data, a.cu_k_is_64 = p.cu_seqlens_k.dtype == TW_INT64;
+  a.seqused_q = p.seqused_q.data, a.used_q_is_64 = p.seqused_q.dtype == TW_INT64;
+  a.seqused_k = p.seqused_k.data, a.used_k_is_64 = p.seqused_k.dtype == TW_INT64;
+  a.cu_q_stride = p.cu_seqlens_q.stride, a.cu_k_stride = p.cu_seqlens_k.stride;
+  a.used_q_stride = p.seqused_q.stride, a.used_k_stride = p.seqused_k.stride;
+  a.total_q = p.total_q, a.total_k = p.total_k;
+
+  a.scale = p.scale, a.softcap = p.softcap;
+  const Band<i64> band = p.band(1, 1);
+  a.window_left = small(band.left), a.window_right = small(band.right);
+  a.top_left = p.top_left;
+
+  a.bias = p.bias.data, a.bias_stride = p.bias.stride;
+  a.bias_element = i32(element_of(p.bias.dtype));
+  a.mask = reinterpret_cast<const unsigned char*>(p.mask.data), a.mask_stride = p.mask.stride;
+  a.alibi = p.alibi, a.alibi_b = p.alibi_b, a.alibi_h = p.alibi_h;
+  a.sink = p.sink, a.sink_h = p.sink_h;
+
+  a.seed = p.seed, a.offset = p.offset, a.philox_state = p.philox_state;
+  a.dropout_threshold = dropout_threshold(p.dropout_p);
+  a.inv_keep = float(1 / (1 - p.dropout_p));
+
+  a.dout = p.dout.data, a.dout_stride = p.dout.stride;
+  a.dlse = p.dlse.data, a.dlse_b = p.dlse.b, a.dlse_h = p.dlse.h, a.dlse_s = p.dlse.s;
+  a.dq = p.dq.data, a.dk = p.dk.data, a.dv = p.dv.data;
+  a.dq_stride = p.dq.stride, a.dk_stride = p.dk.stride, a.dv_stride = p.dv.stride;
+  return a;
+}
+
+void check_pointers(const Problem& p, const void* workspace) {
+  const auto check = [&](const void* pointer, const char* name) {
+    check_pointer(pointer, p.device_index, name);
+  };
+  const bool queries = p.total_q * p.H > 0, keys = p.total_k * p.Hk > 0;
+  if (queries) {
+    check(p.q.data, "q"), check(p.out.data, "out"), check(p.lse.data, "lse");
+    check(p.dout.data, "dout"), check(p.dlse.data, "dlse"), check(p.dq.data, "dq");
+    check(p.alibi, "alibi_slopes"), check(p.sink, "sink"), check(p.dsink, "dsink");
+  }
+  if (keys) check(p.k.data, "k"), check(p.v.data, "v"), check(p.dk.data, "dk"), check(p.dv.data, "dv");
+  if (queries && keys) check(p.bias.data, "bias"), check(p.mask.data, "mask"), check(p.dbias.data, "dbias");
+  check(p.cu_seqlens_q.data, "cu_seqlens_q"), check(p.cu_seqlens_k.data, "cu_seqlens_k");
+  check(p.seqused_q.data, "seqused_q"), check(p.seqused_k.data, "seqused_k");
+  check(p.philox_state, "philox_state");
+  check(workspace, "workspace");
+}
+
+}  // namespace tilewise::cuda

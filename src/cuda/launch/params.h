@@ -1,0 +1,18 @@
+// What the kernels read, from a checked problem.
+#pragma once
+
+#include "core/problem.h"
+#include "kernels/shared/config.h"
+
+namespace tilewise::cuda {
+
+Element element_of(tw_dtype dtype);
+
+// Everything but the workspace pointers, which the family that owns the workspace fills.
+AttentionParams attention_params(const Problem& p);
+
+// Refuses pointers that are not memory of the problem's device, by name; also of the workspace when there is
+// one. A kernel that read host memory would take the whole context down.
+void check_pointers(const Problem& p, const void* workspace);
+
+}  // namespace tilewise::cuda
