@@ -34,6 +34,9 @@ TILEWISE_INSTRUCTION void red_add(float* pointer, float x) TILEWISE_PTX({
   asm volatile("red.global.add.f32 [%0], %1;" ::"l"(pointer), "f"(x) : "memory");
 });
 
+// Does the target add 16 bytes at once? (The emulator does.)
+inline constexpr bool kVectorAdds = TILEWISE_ARCH == 0 || TILEWISE_ARCH >= 900;
+
 // red.global.add.v4.f32 (sm_90 and later; four scalar ones before); 16-byte aligned
 TILEWISE_INSTRUCTION void red_add_v4(float* pointer, float a, float b, float c, float d) TILEWISE_PTX({
   if constexpr (TILEWISE_ARCH >= 900) {

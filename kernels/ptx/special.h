@@ -28,4 +28,11 @@ TILEWISE_INSTRUCTION unsigned char* dynamic_shared() TILEWISE_PTX({
 TILEWISE_INSTRUCTION u32 shared_address(const void* pointer)
     TILEWISE_PTX({ return u32(__cvta_generic_to_shared(pointer)); });
 
+// The same value, of which the compiler knows nothing: what is computed from it in a loop is computed there,
+// not before the loop into registers that the loop needs.
+TILEWISE_INLINE u32 opaque(u32 x) {
+  if constexpr (TILEWISE_ARCH > 0) asm volatile("" : "+r"(x));
+  return x;
+}
+
 }  // namespace tilewise::ptx

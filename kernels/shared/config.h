@@ -10,9 +10,11 @@ namespace tilewise {
 enum class Family : int { mma, wgmma, unfused, fa1, common };
 enum class Kernel : int {
   forward,
-  backward,
+  backward,     // dK and dV, and dQ added in global memory unless deterministic
+  backward_dq,  // dQ alone, of the deterministic backward
   backward_prepare,
-  backward_convert,
+  backward_convert,  // the fp32 accumulators of dQ (or dbias) to the caller's tensors
+  backward_sink,     // dsink
   combine_splits,
   uncovered,  // zeros where no sequence is
 };
@@ -29,6 +31,11 @@ struct Config {
   int warps = 4;       // MMA warps of a thread block (the wgmma family adds its producer warpgroup)
   int stages = 1;      // K/V buffers in flight
   int min_blocks = 1;  // thread blocks per multiprocessor that registers must allow
+  // Backward: how many warps share out the rows of S^T and dP^T (keys), of dK and dV (keys), of dQ (queries);
+  // the others share out the columns.
+  int warps_s = 4;
+  int warps_dkv = 4;
+  int warps_dq = 2;
 
   // Features. Off costs nothing: the functor is not there.
   bool masked = false;  // a causal or window band (one code path: ranges.h)
@@ -41,6 +48,7 @@ struct Config {
   // Rows that 16-byte copies cannot read (d-stride not 1, or base or row stride not a multiple of 16 bytes)
   // in any of q, k, v, dout: they reach shared memory element by element.
   bool strided = false;
+  bool dbias = false;  // backward: the bias wants its gradient
   bool deterministic = false;
 
   constexpr bool operator==(const Config&) const = default;

@@ -60,8 +60,10 @@ struct AttentionParams {
   void *dq, *dk, *dv;
   Strides dout_stride, dq_stride, dk_stride, dv_stride;
   i64 dlse_b, dlse_h, dlse_s;
-  float* dbias_accum;  // fp32, in bias_stride's broadcast layout (workspace)
-  float* dsink_accum;
+  float* dbias_accum;  // fp32 workspace; strides of 0 where bias broadcasts
+  ScoreStrides dbias_stride;
+  float* dsink;
+  i64 dsink_h;
   float *dq_accum, *delta, *lse_log2;  // workspace
 };
 

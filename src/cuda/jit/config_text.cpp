@@ -31,8 +31,10 @@ const char* name_of(Kernel kernel) {
   switch (kernel) {
     case Kernel::forward: return "forward";
     case Kernel::backward: return "backward";
+    case Kernel::backward_dq: return "backward_dq";
     case Kernel::backward_prepare: return "backward_prepare";
     case Kernel::backward_convert: return "backward_convert";
+    case Kernel::backward_sink: return "backward_sink";
     case Kernel::combine_splits: return "combine_splits";
     case Kernel::uncovered: return "uncovered";
   }
