@@ -31,6 +31,8 @@ constexpr const char* kPackMagic = "tilewise-pack 1";
 constexpr size_t kDigest = 64;
 
 std::optional<std::string> read_file(const fs::path& path) {
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return std::nullopt;
   std::ifstream in(path, std::ios::binary);
   if (!in) return std::nullopt;
   std::string bytes{std::istreambuf_iterator<char>(in), {}};

@@ -1,0 +1,218 @@
+#include "fake_cuda.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <sstream>
+
+#include "cuda/driver/abi.h"
+
+using namespace tilewise::cuda::abi;
+
+namespace {
+
+struct Context {
+  int device;
+};
+
+std::mutex mutex;
+std::vector<fake_cuda::Launch> launches;
+std::map<CUdeviceptr, std::pair<size_t, int>> allocations;  // address -> bytes, device
+size_t argument_bytes = 0;
+std::string failing = std::getenv("FAKE_CUDA_FAIL") ? std::getenv("FAKE_CUDA_FAIL") : "";
+thread_local std::vector<Context*> stack;
+
+std::vector<int> capabilities() {
+  const char* text = std::getenv("FAKE_CUDA_DEVICES");
+  std::istringstream in(text ? text : "90");
+  std::vector<int> list;
+  for (int c; in >> c;) list.push_back(c);
+  return list;
+}
+
+Context* primary(int device) {
+  static Context contexts[16];
+  contexts[device].device = device;
+  return &contexts[device];
+}
+
+int fails(const char* symbol) {
+  const size_t at = failing.find('=');
+  return at != std::string::npos && failing.substr(0, at) == symbol ? std::atoi(failing.c_str() + at + 1) : 0;
+}
+
+}  // namespace
+
+#define FAIL_IF_TOLD \
+  if (const int code = fails(__func__); code) return code
+
+extern "C" {
+
+std::vector<fake_cuda::Launch>* fake_cuda_launches() { return &launches; }
+void fake_cuda_argument_bytes(size_t bytes) { argument_bytes = bytes; }
+void fake_cuda_fail(const char* what) { failing = what; }
+
+int cuInit(unsigned) {
+  FAIL_IF_TOLD;
+  return 0;
+}
+int cuDriverGetVersion(int* version) {
+  const char* text = std::getenv("FAKE_CUDA_VERSION");
+  *version = text ? std::atoi(text) : 13000;
+  return 0;
+}
+int cuGetErrorName(int, const char** name) {
+  *name = "CUDA_ERROR_FAKE";
+  return 0;
+}
+int cuGetErrorString(int, const char** text) {
+  *text = "as the test asked";
+  return 0;
+}
+int cuDeviceGetCount(int* count) {
+  *count = int(capabilities().size());
+  return 0;
+}
+int cuDeviceGet(int* device, int ordinal) {
+  *device = ordinal;
+  return 0;
+}
+int cuDeviceGetName(char* name, int capacity, int) {
+  std::strncpy(name, "Fake GPU", size_t(capacity));
+  return 0;
+}
+int cuDeviceGetAttribute(int* value, DeviceAttribute attribute, int device) {
+  const int capability = capabilities()[size_t(device)];
+  const int shared = capability == 80 ? 163 : capability == 90 || capability == 100 ? 227 : 99;
+  switch (attribute) {
+    case kComputeCapabilityMajor: *value = capability / 10; break;
+    case kComputeCapabilityMinor: *value = capability % 10; break;
+    case kMultiprocessorCount: *value = 132; break;
+    case kL2CacheSize: *value = 50 << 20; break;
+    default: *value = shared * 1024;
+  }
+  return 0;
+}
+int cuDeviceTotalMem_v2(size_t* bytes, int) {
+  *bytes = size_t{1} << 36;
+  return 0;
+}
+int cuDevicePrimaryCtxRetain(Context** context, int device) {
+  FAIL_IF_TOLD;
+  *context = primary(device);
+  return 0;
+}
+int cuCtxGetCurrent(Context** context) {
+  *context = stack.empty() ? nullptr : stack.back();
+  return 0;
+}
+int cuCtxGetDevice(int* device) {
+  *device = stack.back()->device;
+  return 0;
+}
+int cuCtxPushCurrent_v2(Context* context) {
+  stack.push_back(context);
+  return 0;
+}
+int cuCtxPopCurrent_v2(Context** context) {
+  *context = stack.back();
+  stack.pop_back();
+  return 0;
+}
+int cuModuleLoadData(void** module, const void* image) {
+  FAIL_IF_TOLD;
+  *module = const_cast<void*>(image);
+  return 0;
+}
+int cuModuleGetFunction(std::string** function, void*, const char* name) {
+  FAIL_IF_TOLD;
+  *function = new std::string(name);
+  return 0;
+}
+int cuFuncSetAttribute(void*, FunctionAttribute, int) {
+  FAIL_IF_TOLD;
+  return 0;
+}
+int cuFuncGetAttribute(int* value, FunctionAttribute, void*) {
+  *value = 42;
+  return 0;
+}
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void*, int, size_t) {
+  *blocks = 1;
+  return 0;
+}
+int cuLaunchKernelEx(const CUlaunchConfig* c, std::string* function, void** arguments, void**) {
+  FAIL_IF_TOLD;
+  const std::lock_guard lock(mutex);
+  const auto* first = static_cast<const unsigned char*>(arguments[0]);
+  launches.push_back({*function,
+                      {c->gridDimX, c->gridDimY, c->gridDimZ},
+                      c->blockDimX,
+                      c->sharedMemBytes,
+                      c->numAttrs ? c->attrs[0].value.clusterDim.x : 1,
+                      c->hStream,
+                      stack.back()->device,
+                      {first, first + argument_bytes}});
+  return 0;
+}
+int cuTensorMapEncodeTiled(CUtensorMap* map, TensorMapDataType, uint32_t, void*, const uint64_t*,
+                           const uint64_t*, const uint32_t*, const uint32_t*, int, TensorMapSwizzle,
+                           TensorMapL2Promotion, int) {
+  FAIL_IF_TOLD;
+  std::memset(map, 0, sizeof *map);
+  return 0;
+}
+int cuPointerGetAttribute(void* value, PointerAttribute attribute, CUdeviceptr pointer) {
+  const std::lock_guard lock(mutex);
+  const auto after = allocations.upper_bound(pointer);
+  if (after == allocations.begin()) return 1;
+  const auto& [address, allocation] = *std::prev(after);
+  if (pointer >= address + allocation.first) return 1;
+  *static_cast<int*>(value) = attribute == kPointerDeviceOrdinal ? allocation.second : 0;
+  return 0;
+}
+int cuThreadExchangeStreamCaptureMode(CaptureMode*) { return 0; }
+int cuMemsetD8Async(CUdeviceptr pointer, unsigned char value, size_t bytes, void*) {
+  FAIL_IF_TOLD;
+  std::memset(reinterpret_cast<void*>(pointer), value, bytes);
+  return 0;
+}
+int cuMemAlloc_v2(CUdeviceptr* pointer, size_t bytes) {
+  FAIL_IF_TOLD;
+  const std::lock_guard lock(mutex);
+  *pointer = reinterpret_cast<CUdeviceptr>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
+  allocations[*pointer] = {bytes, stack.back()->device};
+  return 0;
+}
+int cuMemFree_v2(CUdeviceptr pointer) {
+  const std::lock_guard lock(mutex);
+  allocations.erase(pointer);
+  std::free(reinterpret_cast<void*>(pointer));
+  return 0;
+}
+int cuMemcpyHtoD_v2(CUdeviceptr to, const void* from, size_t bytes) {
+  std::memcpy(reinterpret_cast<void*>(to), from, bytes);
+  return 0;
+}
+int cuMemcpyDtoH_v2(void* to, CUdeviceptr from, size_t bytes) {
+  std::memcpy(to, reinterpret_cast<void*>(from), bytes);
+  return 0;
+}
+int cuStreamSynchronize(void*) {
+  FAIL_IF_TOLD;
+  return 0;
+}
+int cuEventCreate(void** event, unsigned) {
+  *event = nullptr;
+  return 0;
+}
+int cuEventRecord(void*, void*) { return 0; }
+int cuEventSynchronize(void*) { return 0; }
+int cuEventElapsedTime(float* milliseconds, void*, void*) {
+  *milliseconds = 1;
+  return 0;
+}
+int cuEventDestroy_v2(void*) { return 0; }
+
+}  // extern "C"

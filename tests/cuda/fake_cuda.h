@@ -1,0 +1,27 @@
+// A stand-in for libcuda: devices that remember what was asked of them. Its memory is host memory; its
+// kernels do nothing.
+//   FAKE_CUDA_DEVICES   their compute capabilities, "90" when unset, "80 90" for two
+//   FAKE_CUDA_VERSION   13000 when unset
+//   FAKE_CUDA_FAIL      "symbol=code": that function fails
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace fake_cuda {
+
+struct Launch {
+  std::string kernel;
+  unsigned grid[3], threads, shared_bytes, cluster;
+  void* stream;
+  int device;
+  std::vector<unsigned char> argument;  // the first one, `argument_bytes` of it
+};
+
+// Exported by the library with C linkage:
+//   fake_cuda_launches()   std::vector<Launch>*, what was launched so far
+//   fake_cuda_argument_bytes(size_t)   how much of the first argument of the launches to come is kept
+//   fake_cuda_fail(const char*)        as FAKE_CUDA_FAIL; "" = nothing fails
+
+}  // namespace fake_cuda
