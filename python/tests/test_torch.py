@@ -1,0 +1,194 @@
+"""The torch ops: values, gradients, opcheck, torch.compile, autocast, dropout, layouts."""
+
+import numpy as np
+import pytest
+import reference
+
+torch = pytest.importorskip("torch", minversion="2.10")
+import tilewise  # noqa: E402
+import tilewise._torch as ops  # noqa: E402
+
+F = torch.nn.functional
+
+
+def make(B=2, Sq=33, Sk=45, H=4, Hk=2, D=16, Dv=16, dtype=torch.float32, grad=False, seed=0):
+    torch.manual_seed(seed)
+    shapes = (B, Sq, H, D), (B, Sk, Hk, D), (B, Sk, Hk, Dv)
+    return tuple(torch.randn(s).to(dtype).requires_grad_(grad) for s in shapes)
+
+
+def plain(q, k, v, *, causal=False, scale=None, softcap=0.0, bias=None, mask=None, sink=None):
+    """The definition in float64 torch operations, differentiable: (out, lse)."""
+    q, k, v = (t.double().transpose(1, 2) for t in (q, k, v))
+    k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
+    s = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if softcap:
+        s = softcap * torch.tanh(s / softcap)
+    if bias is not None:
+        s = s + bias.double()
+    if causal:
+        i, j = torch.arange(s.shape[-2])[:, None], torch.arange(s.shape[-1])
+        s = s.masked_fill(j > i + s.shape[-1] - s.shape[-2], -torch.inf)
+    if mask is not None:
+        s = s.masked_fill(~mask, -torch.inf)
+    if sink is not None:
+        s = torch.cat([s, sink.double()[None, :, None, None].expand(*s.shape[:-1], 1)], -1)
+    lse = torch.logsumexp(s, -1)
+    p = torch.softmax(s, -1)[..., : k.shape[-2]]
+    return (p @ v).transpose(1, 2), lse
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_equals_sdpa_within_its_own_error(dtype):
+    q, k, v = make(dtype=dtype)
+    want, want_lse = plain(q, k, v, causal=True)
+    out, lse = tilewise.attention(q, k, v, causal=True, return_lse=True)
+    mask = torch.ones(33, 45, dtype=torch.bool).tril(12)
+    sdpa = F.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, k, v)), attn_mask=mask, enable_gqa=True)
+    theirs = (sdpa.transpose(1, 2).double() - want).abs().max()
+    eps = (1e-6 if dtype == torch.float32 else 1e-5) * want.abs().max()
+    assert out.dtype == dtype and (out.double() - want).abs().max() <= 2 * theirs + eps
+    torch.testing.assert_close(lse.double(), want_lse, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, dict(causal=True), dict(softcap=1.5, scale=0.4)], ids=str)
+def test_gradients_of_out_and_lse(options):
+    inputs = make(grad=True)
+    out, lse = tilewise.attention(*inputs, return_lse=True, **options)
+    torch.manual_seed(1)
+    weights = torch.randn_like(out), torch.randn_like(lse)
+    ((out * weights[0]).sum() + (lse * weights[1]).sum()).backward()
+    copies = [t.detach().double().requires_grad_() for t in inputs]
+    want, want_lse = plain(*copies, **options)
+    ((want * weights[0]).sum() + (want_lse * weights[1]).sum()).backward()
+    for mine, theirs in zip(inputs, copies):
+        torch.testing.assert_close(mine.grad.double(), theirs.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_lse_alone_has_gradients():
+    q, k, v = make(grad=True)
+    tilewise.attention(q, k, v, return_lse=True)[1].mean().backward()
+    assert q.grad.abs().sum() > 0 and k.grad.abs().sum() > 0 and (v.grad == 0).all()
+
+
+def test_bias_and_sink_gradients():
+    q, k, v = make()
+    for shape in [(2, 4, 33, 45), (1, 1, 33, 45), (2, 1, 1, 45), (4, 1, 1)]:
+        bias, sink = torch.randn(shape, requires_grad=True), torch.randn(4, requires_grad=True)
+        tilewise.attention(q, k, v, bias=bias, sink=sink).square().sum().backward()
+        bias2, sink2 = (t.detach().double().requires_grad_() for t in (bias, sink))
+        plain(q, k, v, bias=bias2, sink=sink2)[0].square().sum().backward()
+        torch.testing.assert_close(bias.grad.double(), bias2.grad, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(sink.grad.double(), sink2.grad, rtol=1e-4, atol=1e-4)
+
+
+def op_arguments(q, k, v, *, bias=None, rng=None, dropout_p=0.0, causal=False):
+    return (q, k, v, bias, None, None, None, None, None, None, None, rng, None, 0.0, causal, "bottom-right", -1, -1, dropout_p,
+            0, 0, False, False, 0, "")  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "bhsd", "packed"])
+def test_opcheck(layout):
+    if layout == "packed":
+        q, k, v = torch.randn(2, 9, 3, 4, 8).unbind(2)
+    elif layout == "bhsd":
+        q, k, v = (torch.randn(2, 4, 9, 8).transpose(1, 2) for _ in range(3))
+    else:
+        q, k, v = make(Sq=9, Sk=9, D=8, Dv=12)
+    q, k, v = (t.detach().requires_grad_() for t in (q, k, v))
+    torch.library.opcheck(ops.forward, op_arguments(q, k, v, causal=True))
+    with torch.no_grad():
+        out, lse = ops.forward(*op_arguments(q, k, v))
+    arguments = (torch.ones(()).expand_as(out), None, out, lse, False, False, *op_arguments(q.detach(), k.detach(), v.detach()))
+    torch.library.opcheck(ops.backward, arguments)
+
+
+def test_compiles_without_graph_breaks():
+    q, k, v = make(grad=True)
+
+    def step(q, k, v):
+        return tilewise.attention(q * 2, k, v, causal=True, softcap=3.0).square().sum()
+
+    step(q, k, v).backward()
+    want = [t.grad.clone() for t in (q, k, v)]
+    for t in (q, k, v):
+        t.grad = None
+    torch.compile(step, fullgraph=True, backend="aot_eager")(q, k, v).backward()
+    for t, g in zip((q, k, v), want):
+        torch.testing.assert_close(t.grad, g)
+
+
+def test_autocast_behaves_like_sdpa():
+    q, k, v = make()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = tilewise.attention(q, k, v)
+        sdpa = F.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, k, v)), enable_gqa=True)
+    assert out.dtype == sdpa.dtype == torch.bfloat16
+    assert tilewise.attention(q, k, v).dtype == torch.float32
+
+
+def test_dropout_comes_from_torchs_generator():
+    q, k, v = make(grad=True)
+    runs = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        runs.append(tilewise.attention(q, k, v, dropout_p=0.4))
+    assert torch.equal(runs[0], runs[1]) and not torch.equal(runs[0], runs[2])
+    assert not torch.equal(tilewise.attention(q, k, v, dropout_p=0.4), tilewise.attention(q, k, v, dropout_p=0.4))
+
+
+def test_dropout_backward_uses_the_forwards_mask():
+    q, k, _ = make(B=1, Sq=32, Sk=32, H=1, Hk=1)
+    v = torch.eye(32)[None, :, None, :].clone().requires_grad_()
+    out = tilewise.attention(q, k, v, dropout_p=0.5)  # row i of out is row i of the dropped probabilities
+    out.sum().backward()
+    torch.testing.assert_close(v.grad[0, :, 0, 0], out[0, :, 0, :].sum(0))
+    kept = (out[0, :, 0] != 0).double().mean()
+    assert abs(kept - 0.5) < 5 * (0.25 / 1024) ** 0.5
+
+
+def test_double_backward_is_refused_clearly():
+    q, k, v = make(grad=True)
+    (g,) = torch.autograd.grad(tilewise.attention(q, k, v).sum(), q, create_graph=True)
+    with pytest.raises(NotImplementedError, match="gradients of gradients"):
+        g.sum().backward()
+
+
+def test_expanded_and_strided_gradients():
+    q, k, v = make(grad=True)
+    out = tilewise.attention(q, k, v)
+    by_sum = torch.autograd.grad(out.sum(), (q, k, v), retain_graph=True)  # stride-0 dout
+    by_ones = torch.autograd.grad(out, (q, k, v), torch.ones_like(out))
+    for a, b in zip(by_sum, by_ones):
+        assert torch.equal(a, b)
+
+
+def test_merge_and_explain():
+    q, k, v = make()
+    whole, lse = tilewise.attention(q, k, v, return_lse=True)
+    parts = [tilewise.attention(q, k[:, s], v[:, s], return_lse=True) for s in (slice(0, 11), slice(11, None))]
+    merged, merged_lse = tilewise.merge(*parts[0], *parts[1])
+    torch.testing.assert_close(merged, whole)
+    torch.testing.assert_close(merged_lse, lse)
+    assert "algorithm" in tilewise.explain(q, k, v)
+
+
+def test_meta_and_mixed_devices_are_refused():
+    q, k, v = make()
+    with pytest.raises((ValueError, NotImplementedError, RuntimeError)):
+        tilewise.attention(q, k.to("meta"), v)
+
+
+def test_requires_grad_reaches_numpy_layer_never():
+    q, k, v = make(grad=True)
+    with pytest.raises(TypeError, match="autograd"):
+        tilewise.attention_backward(q, q, k, v, q, q)
+
+
+def test_numpy_and_torch_agree():
+    q, k, v = make()
+    a = tilewise.attention(q, k, v, causal=True).numpy()
+    b = tilewise.attention(q.numpy(), k.numpy(), v.numpy(), causal=True)
+    np.testing.assert_array_equal(a, b)
+    want, _ = reference.attention(q.numpy(), k.numpy(), v.numpy(), causal=True)
+    np.testing.assert_allclose(a, want, rtol=1e-5, atol=1e-5)
