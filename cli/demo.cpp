@@ -1,0 +1,4 @@
+#include "cli/cli.h"
+namespace tilewise::cli {
+void add_demo(CLI::App&) {}
+}  // namespace tilewise::cli
