@@ -18,6 +18,9 @@ TILEWISE_INSTRUCTION u32 grid_size_x() TILEWISE_PTX({ return gridDim.x; });
 // %nctaid.y
 TILEWISE_INSTRUCTION u32 grid_size_y() TILEWISE_PTX({ return gridDim.y; });
 
+// The block's number in a launch of one dimension that was folded into two (fold_grid).
+TILEWISE_INLINE u64 block_number() { return u64(block_index_y()) * grid_size_x() + block_index_x(); }
+
 // The block's dynamic shared memory, 1024-byte aligned.
 TILEWISE_INSTRUCTION unsigned char* dynamic_shared() TILEWISE_PTX({
   extern __shared__ __align__(1024) unsigned char dynamic_shared_memory[];

@@ -10,9 +10,14 @@
 #define TILEWISE_PTX(...)
 #define TILEWISE_INLINE inline
 #define TILEWISE_ARCH 0
+#define TILEWISE_KERNEL(threads, blocks) inline void
+#define TILEWISE_GRID_CONSTANT
 #else
 #define TILEWISE_INSTRUCTION static __device__ __forceinline__
 #define TILEWISE_PTX(...) __VA_ARGS__
 #define TILEWISE_INLINE __device__ __forceinline__
 #define TILEWISE_ARCH __CUDA_ARCH__
+// A kernel of so many threads a block, of which so many blocks must fit a multiprocessor's registers.
+#define TILEWISE_KERNEL(threads, blocks) __global__ void __launch_bounds__(threads, blocks)
+#define TILEWISE_GRID_CONSTANT __grid_constant__
 #endif

@@ -13,14 +13,16 @@ namespace tilewise::oracle {
 struct Exact {
   using Real = double;
   double operator()(double x) const { return x; }
+  double to(tw_dtype, double x) const { return x; }
 };
 
 struct Naive {
   using Real = float;
   tw_dtype dtype;
   // A finite value stays finite: where fp16 overflows, a framework has to keep fp32 for a usable result.
-  float operator()(float x) const {
-    const float rounded = with_type(dtype, [&](auto t) { return to_float(from_float<decltype(t)>(x)); });
+  float operator()(float x) const { return to(dtype, x); }
+  static float to(tw_dtype type, float x) {
+    const float rounded = with_type(type, [&](auto t) { return to_float(from_float<decltype(t)>(x)); });
     return std::isinf(rounded) && std::isfinite(x) ? x : rounded;
   }
 };

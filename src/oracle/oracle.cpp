@@ -137,8 +137,7 @@ Backward backward(const Problem& p, Precision precision) {
         scatter(dk, g.dk, s.k_b * p.Sk + s.k_row, s.sk, hk, p.Hk, p.D);
         scatter(dv, g.dv, s.k_b * p.Sk + s.k_row, s.sk, hk, p.Hk, p.Dv);
       }
-    for (size_t x = 0; x < dbias.size(); ++x)
-      g.dbias[x] = p.dbias.dtype == TW_FP32 ? double(dbias[x]) : double(round(dbias[x]));
+    for (size_t x = 0; x < dbias.size(); ++x) g.dbias[x] = double(round.to(p.dbias.dtype, dbias[x]));
     for (size_t x = 0; x < g.dsink.size(); ++x) g.dsink[x] = double(dsink[x]);
   });
   return g;

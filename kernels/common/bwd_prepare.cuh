@@ -1,0 +1,127 @@
+// Before the backward: what its inner loop would otherwise compute again for every key block. Per query row
+// of every head:
+//   delta = sum_c dO * O - dlse      (so that dS = P (dP - delta) carries the gradient of lse too)
+//   lse_log2 = lse * log2 e          (+inf for rows that see nothing and for padding rows: their P is then
+//   exactly 0)
+// and zeros in the fp32 accumulator of dQ. A thread block takes kPrepareRows workspace rows of one head
+// (backward_layout.h); kLanes neighbouring lanes share a row, each 8 columns at a time. reduce_sink: dsink[h]
+// = -sum over rows of exp(sink - lse) * delta, one thread block a head, always in the same order.
+#pragma once
+
+#include "../ptx/barrier.h"
+#include "../ptx/math.h"
+#include "../ptx/special.h"
+#include "../ptx/warp.h"
+#include "../shared/backward_layout.h"
+#include "../tile/element.h"
+#include "../tile/sequence.h"
+
+namespace tilewise::common {
+
+inline constexpr int kPrepareThreads = 256, kPrepareRows = 64, kSinkThreads = 256;
+inline constexpr float kLog2OfE = 1.44269504088896341f, kLnOf2 = 0.693147180559945309f;
+
+// Blocks of kPrepareRows rows of a sequence, heads, sequences: one grid dimension.
+constexpr u64 bwd_prepare_blocks(i64 B, i64 H, i64 Sq) { return tile_blocks(kPrepareRows, Sq, H, B); }
+
+template <Config C>
+TILEWISE_KERNEL(kPrepareThreads, 1)
+bwd_prepare(const TILEWISE_GRID_CONSTANT AttentionParams p) {
+  constexpr int kLanes = C.dv <= 32 ? 4 : C.dv <= 64 ? 8 : C.dv <= 128 ? 16 : 32;
+  constexpr float kInfinity = __builtin_bit_cast(float, 0x7F800000u);
+  const int thread = int(ptx::thread_index());
+  const TileWork work = tile_work(ptx::block_number(), kPrepareRows, p.Sq, p.H, p.B);
+  if (work.none) return;
+  const i32 first = work.first, h = work.h, b = work.b;
+  const Sequence seq = find_sequence<C.varlen>(p, b);
+  if (first >= seq.sq) return;
+
+  const i64 rows = workspace_rows(p), row0 = workspace_row(p.cu_seqlens_q != nullptr, b, p.Sq, seq.q_row);
+  const i32 padded = i32(round_up(seq.sq, kRowGroup)),
+            end = first + kPrepareRows < padded ? first + kPrepareRows : padded;
+
+  const bool out_aligned = tile::rows_aligned<C.element>(p.out, p.out_stride);
+  const bool dout_aligned = tile::rows_aligned<C.element>(p.dout, p.dout_stride);
+  const i64 out0 = b * p.out_stride.b + seq.q_row * p.out_stride.s + h * p.out_stride.h;
+  const i64 dout0 = b * p.dout_stride.b + seq.q_row * p.dout_stride.s + h * p.dout_stride.h;
+  const int part = thread % kLanes;
+#pragma unroll 1
+  for (i32 base = first; base < end; base += kPrepareThreads / kLanes) {
+    const i32 i = base + thread / kLanes;
+    float sum = 0.0f;
+    if (i < seq.sq) {
+#pragma unroll
+      for (int c = part * 8; c < C.dv; c += kLanes * 8) {
+        if (c >= p.Dv) break;
+        float o[8], g[8];
+        const bool whole = c + 8 <= p.Dv;
+        tile::load_8<C.element>(o, p.out, out0 + i * p.out_stride.s + c * p.out_stride.d, p.out_stride.d,
+                                p.Dv - c, out_aligned && whole);
+        tile::load_8<C.element>(g, p.dout, dout0 + i * p.dout_stride.s + c * p.dout_stride.d, p.dout_stride.d,
+                                p.Dv - c, dout_aligned && whole);
+#pragma unroll
+        for (int e = 0; e < 8; ++e) sum = ptx::fma(o[e], g[e], sum);
+      }
+    }
+#pragma unroll
+    for (int mask = kLanes / 2; mask > 0; mask /= 2) sum += ptx::shfl_xor(sum, mask);
+    if (part == 0 && i < end) {
+      float lse = kInfinity;
+      if (i < seq.sq) {
+        const i64 s = seq.q_row + i;
+        const float natural = ptx::load_global(p.lse + b * p.lse_b + h * p.lse_h + s * p.lse_s);
+        if (natural != -kInfinity) {
+          lse = natural * kLog2OfE;
+          if (p.dlse) sum -= ptx::load_global(p.dlse + b * p.dlse_b + h * p.dlse_h + s * p.dlse_s);
+        }
+      }
+      ptx::store_global(p.lse_log2 + h * rows + row0 + i, lse);
+      ptx::store_global(p.delta + h * rows + row0 + i, sum);
+    }
+  }
+
+  if constexpr (!C.deterministic) {
+    constexpr int kRowPieces = C.d * 4 / 16;  // 16-byte pieces of an accumulator row
+    ptx::Vec4* accum = reinterpret_cast<ptx::Vec4*>(
+        p.dq_accum + dq_accum_piece(h, rows, (row0 + first) / kRowGroup, 0, C.d));
+    for (int piece = thread; piece < (end - first) * kRowPieces; piece += kPrepareThreads)
+      ptx::store_global(accum + piece, ptx::Vec4{});
+  }
+}
+
+constexpr i64 reduce_sink_blocks(i64 H) { return H; }
+
+template <Config C>
+TILEWISE_KERNEL(kSinkThreads, 1)
+reduce_sink(const TILEWISE_GRID_CONSTANT AttentionParams p) {
+  const int thread = int(ptx::thread_index());
+  const i32 h = i32(ptx::block_index_x());
+  const i64 rows = workspace_rows(p);
+  const float sink = ptx::load_global(p.sink + h * p.sink_h) * kLog2OfE;
+  float sum = 0.0f;
+#pragma unroll 1
+  for (i32 b = 0; b < p.B; ++b) {
+    const Sequence seq = find_sequence<C.varlen>(p, b);
+    const i64 at = h * rows + workspace_row(p.cu_seqlens_q != nullptr, b, p.Sq, seq.q_row);
+#pragma unroll 1
+    for (i32 i = thread; i < seq.sq; i += kSinkThreads) {
+      const float lse = ptx::load_global(p.lse_log2 + at + i), delta = ptx::load_global(p.delta + at + i);
+      sum -= ptx::ex2(sink - lse) * delta;
+    }
+  }
+#pragma unroll
+  for (int mask = 16; mask > 0; mask /= 2) sum += ptx::shfl_xor(sum, mask);
+  const u32 partial = ptx::shared_address(ptx::dynamic_shared());
+  if (thread % 32 == 0) ptx::st_shared(partial + thread / 32 * 4, ptx::bits_of(sum));
+  ptx::sync_threads();
+  if (thread == 0) {
+    float total = 0.0f;
+    for (int warp = 0; warp < kSinkThreads / 32; ++warp)
+      total += ptx::float_of(ptx::ld_shared(partial + warp * 4));
+    ptx::store_global(p.dsink + h * p.dsink_h, total);
+  }
+}
+
+inline constexpr int kSinkSmemBytes = kSinkThreads / 32 * 4;
+
+}  // namespace tilewise::common

@@ -1,0 +1,140 @@
+// What lies between q . k and the probabilities, for the backward: scores of S^T fragments (rows = keys,
+// columns = queries) in log2 units, the derivative of the softcap, visibility and dropout as one bit per
+// element of a fragment.
+#pragma once
+
+#include "../ptx/math.h"
+#include "../ptx/warp.h"
+#include "../shared/philox.h"
+#include "../tile/operand.h"
+#include "../tile/sequence.h"
+
+namespace tilewise::mma {
+
+inline constexpr float kLog2e = 1.44269504088896341f;
+
+// One bit per accumulator element, in the order of the array.
+template <int MT, int NT>
+struct Bits {
+  static constexpr int kWords = (MT * NT * 4 + 31) / 32;
+  u32 word[kWords];
+  static constexpr int position(int mt, int nt, int r) { return (mt * NT + nt) * 4 + r; }
+  TILEWISE_INLINE void fill(u32 x) {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) word[i] = x;
+  }
+  TILEWISE_INLINE void set(int mt, int nt, int r, bool on) {
+    const int at = position(mt, nt, r);
+    word[at / 32] |= u32(on) << (at % 32);
+  }
+  TILEWISE_INLINE bool get(int mt, int nt, int r) const {
+    const int at = position(mt, nt, r);
+    return (word[at / 32] >> (at % 32)) & 1u;
+  }
+};
+
+// The scores of one query head of one sequence.
+template <Config C>
+struct Scores {
+  static constexpr bool kPlain = !C.softcap && !C.alibi && !C.bias;  // the score is scale * q . k
+
+  const AttentionParams& p;
+  Band<i32> band;
+  i32 b, h;
+  float scale_log2, slope;
+  DropoutKey key;
+
+  TILEWISE_INLINE Scores(const AttentionParams& params, const Band<i32>& its_band, i32 batch)
+      : p(params), band(its_band), b(batch), h(0), scale_log2(params.scale * kLog2e), slope(0.0f), key{0, 0} {
+    if constexpr (C.dropout) {
+      const u64 seed = p.philox_state ? ptx::load_global(p.philox_state) : p.seed;
+      const u64 offset = p.philox_state ? ptx::load_global(p.philox_state + 1) : p.offset;
+      key = dropout_key(seed, offset);
+    }
+  }
+
+  TILEWISE_INLINE void select_head(i32 head) {
+    h = head;
+    if constexpr (C.alibi) slope = ptx::load_global(p.alibi + b * p.alibi_b + h * p.alibi_h);
+  }
+
+  // Are all scores of queries [i0, i0 + rows) and keys [j0, j0 + columns) there and visible?
+  TILEWISE_INLINE bool complete(i32 i0, i32 rows, i32 j0, i32 columns) const {
+    if (C.boolean_mask || i0 + rows > band.sq || j0 + columns > band.sk) return false;
+    if constexpr (!C.masked) return true;
+    const Range<i32> all = band.all(i0, i0 + rows);
+    return all.begin <= j0 && j0 + columns <= all.end;
+  }
+
+  TILEWISE_INLINE bool visible(i32 i, i32 j) const {
+    if (i >= band.sq || j >= band.sk) return false;
+    if constexpr (C.masked) {
+      const i32 x = j - i - band.shift;
+      if (x < -band.left || x > band.right) return false;
+    }
+    if constexpr (C.boolean_mask) {
+      const ScoreStrides& s = p.mask_stride;
+      if (!ptx::load_global(p.mask + (b * s.b + h * s.h + i * s.i + j * s.j))) return false;
+    }
+    return true;
+  }
+
+  // The score in log2 units, and d score / d (scale q . k). Rows and keys past the end read the bias of the
+  // last one.
+  TILEWISE_INLINE float value(float qk, i32 i, i32 j, float& derivative) const {
+    float s = qk * p.scale;
+    derivative = 1.0f;
+    if constexpr (C.softcap) {
+      // tanh x = 1 - 2 / (e^2x + 1)
+      const float t = 1.0f - 2.0f * ptx::rcp(ptx::ex2(s / p.softcap * (2.0f * kLog2e)) + 1.0f);
+      s = p.softcap * t;
+      derivative = 1.0f - t * t;
+    }
+    if constexpr (C.alibi) {
+      const i32 x = i + band.sk - band.sq - j;
+      s -= slope * float(x < 0 ? -x : x);
+    }
+    if constexpr (C.bias) {
+      const ScoreStrides& t = p.bias_stride;
+      const i32 row = i < band.sq ? i : band.sq - 1, column = j < band.sk ? j : band.sk - 1;
+      const i64 at = b * t.b + h * t.h + row * t.i + column * t.j;
+      if (p.bias_element == i32(Element::fp32)) {
+        s += ptx::load_global(static_cast<const float*>(p.bias) + at);
+      } else {
+        const u32 x = ptx::load_global(static_cast<const unsigned short*>(p.bias) + at);
+        s += p.bias_element == i32(Element::bf16) ? ptx::bf16_low(x) : ptx::cvt_f32_f16(x);
+      }
+    }
+    return s * kLog2e;
+  }
+
+  // Which elements of an S^T fragment dropout keeps; its rows start at key j0, its columns at query i0, both
+  // multiples of 16. Four elements share one Philox call: rows of lanes g and g ^ 1, columns of blocks nt and
+  // nt ^ 1. A lane computes the call of one of its two rows (g if g is even, g + 8 if odd) and swaps words
+  // with the lane that holds the other half.
+  template <int MT, int NT>
+  TILEWISE_INLINE void kept(Bits<MT, NT>& keep, i32 i0, i32 j0, const tile::Lane& lane) const {
+    const u32 odd = lane.g & 1;
+    keep.fill(0);
+#pragma unroll
+    for (int mt = 0; mt < MT; ++mt)
+#pragma unroll
+      for (int nt = 0; nt < NT; nt += 2)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const u32 i = i0 + nt * 8 + 2 * lane.q + e, j = j0 + mt * 16 + lane.g + 8 * odd;
+          const PhiloxWords x = dropout_words(key, b, h, i, j);
+          const u32 mine[2] = {odd ? x.w[1] : x.w[0], odd ? x.w[3] : x.w[2]};
+          const u32 given[2] = {odd ? x.w[0] : x.w[1], odd ? x.w[2] : x.w[3]};
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const u32 taken = ptx::bits_of(ptx::shfl_xor(ptx::float_of(given[half]), 4));
+            // mine belongs to row g + 8 odd, taken to the other row
+            keep.set(mt, nt + half, e, (odd ? taken : mine[half]) >= p.dropout_threshold);
+            keep.set(mt, nt + half, e + 2, (odd ? mine[half] : taken) >= p.dropout_threshold);
+          }
+        }
+  }
+};
+
+}  // namespace tilewise::mma

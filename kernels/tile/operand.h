@@ -1,0 +1,203 @@
+// Shared-memory tiles and the MMA operands read from them, for 16-bit elements (m16n8k16) and fp32 (three
+// tf32 products).
+//
+// A tile is `Rows x Cols` elements, row after row, 16-byte chunks swizzled so that the 8 rows that one 8x8
+// matrix touches fall into different banks. A product C[m][n] += A[m][k] B[k][n] reads either operand from a
+// tile stored along k or across it:
+//   A along k: tile[m][k]     A across k: tile[k][m]     B along k: tile[n][k]     B across k: tile[k][n]
+#pragma once
+
+#include "../ptx/convert.h"
+#include "../ptx/ldmatrix.h"
+#include "../ptx/memory.h"
+#include "../ptx/mma.h"
+#include "../ptx/special.h"
+#include "../shared/config.h"
+
+namespace tilewise::tile {
+
+constexpr int element_bytes(Element e) { return e == Element::fp32 ? 4 : 2; }
+
+struct Lane {
+  int lane, g, q;  // of an accumulator fragment: row g (and g + 8), columns 2q and 2q + 1
+};
+
+TILEWISE_INLINE Lane lane_of(int thread) { return {thread & 31, (thread & 31) >> 2, thread & 3}; }
+
+template <Element E, int kRows, int kCols>
+struct SmemTile {
+  static constexpr int kElement = element_bytes(E);
+  static constexpr int kRowBytes = kCols * kElement;
+  static constexpr int kBytes = kRows * kRowBytes;
+  static constexpr int kChunks = kRowBytes / 16;  // of a row
+  static_assert(kRowBytes % 64 == 0);
+
+  u32 base;
+
+  // The bits of a row that its chunk numbers are XORed with.
+  static constexpr u32 swizzle(u32 row) { return kRowBytes % 128 == 0 ? row & 7u : (row >> 1) & 3u; }
+  TILEWISE_INLINE u32 chunk(u32 row, u32 c) const {
+    return base + row * kRowBytes + ((c ^ swizzle(row)) << 4);
+  }
+  TILEWISE_INLINE u32 element(u32 row, u32 col) const {
+    constexpr u32 kPerChunk = 16 / kElement;
+    return chunk(row, col / kPerChunk) + col % kPerChunk * kElement;
+  }
+};
+
+template <Element E>
+struct Mma;
+
+// Operands of 16-bit elements: B covers two neighbouring n8 columns blocks, as one ldmatrix.x4 brings them.
+template <Element E>
+requires(E != Element::fp32) struct Mma<E> {
+  static constexpr int kK = 16;
+  struct A {
+    u32 r[4];
+  };
+  struct B2 {
+    u32 r[4];
+  };
+
+  template <class Tile>
+  static TILEWISE_INLINE A a_along(Tile t, int lane, int m, int k) {
+    A a;
+    ptx::ldmatrix_x4(a.r, t.chunk(m + (lane & 15), k / 8 + (lane >> 4)));
+    return a;
+  }
+  template <class Tile>
+  static TILEWISE_INLINE A a_across(Tile t, int lane, int m, int k) {
+    A a;
+    ptx::ldmatrix_x4_trans(a.r, t.chunk(k + (lane & 7) + ((lane >> 4) << 3), m / 8 + ((lane >> 3) & 1)));
+    return a;
+  }
+  template <class Tile>
+  static TILEWISE_INLINE B2 b_along(Tile t, int lane, int n, int k) {
+    B2 b;
+    ptx::ldmatrix_x4(b.r, t.chunk(n + (lane & 7) + ((lane >> 4) << 3), k / 8 + ((lane >> 3) & 1)));
+    return b;
+  }
+  template <class Tile>
+  static TILEWISE_INLINE B2 b_across(Tile t, int lane, int n, int k) {
+    B2 b;
+    ptx::ldmatrix_x4_trans(b.r, t.chunk(k + (lane & 15), n / 8 + (lane >> 4)));
+    return b;
+  }
+
+  // Accumulators of two neighbouring n8 blocks as the A operand of a product over their columns.
+  static TILEWISE_INLINE A a_of(const float (&c0)[4], const float (&c1)[4]) {
+    return {{pack(c0[0], c0[1]), pack(c0[2], c0[3]), pack(c1[0], c1[1]), pack(c1[2], c1[3])}};
+  }
+
+  static TILEWISE_INLINE void multiply(float (&c)[4], const A& a, const B2& b, int half) {
+    if constexpr (E == Element::bf16)
+      ptx::mma_bf16(c, a.r, b.r[half * 2], b.r[half * 2 + 1]);
+    else
+      ptx::mma_f16(c, a.r, b.r[half * 2], b.r[half * 2 + 1]);
+  }
+
+  static TILEWISE_INLINE u32 pack(float low, float high) {
+    if constexpr (E == Element::bf16)
+      return ptx::cvt_bf16x2(low, high);
+    else
+      return ptx::cvt_f16x2(low, high);
+  }
+  // Two neighbouring columns of a row.
+  template <class Tile>
+  static TILEWISE_INLINE void store_pair(Tile t, int row, int col, float low, float high) {
+    ptx::st_shared(t.element(row, col), pack(low, high));
+  }
+};
+
+// fp32: x = high + low with two tf32 numbers; high high + high low + low high keeps 21 bits of every product.
+template <>
+struct Mma<Element::fp32> {
+  static constexpr int kK = 8;
+  struct A {
+    u32 high[4], low[4];
+  };
+  struct B2 {
+    u32 high[4], low[4];
+  };
+
+  static TILEWISE_INLINE void split(u32 x, u32& high, u32& low) {
+    high = ptx::cvt_tf32(ptx::float_of(x));
+    // An infinity has no rest: inf - inf would make a NaN of it.
+    const float rest = ptx::float_of(x) - ptx::float_of(high);
+    low = (x & 0x7F800000u) == 0x7F800000u ? 0u : ptx::cvt_tf32(rest);
+  }
+  template <class Tile>
+  static TILEWISE_INLINE A a_along(Tile t, int lane, int m, int k) {
+    const int g = lane >> 2, q = lane & 3;
+    A a;
+    for (int i = 0; i < 4; ++i)
+      split(ptx::ld_shared(t.element(m + g + (i & 1) * 8, k + q + (i >> 1) * 4)), a.high[i], a.low[i]);
+    return a;
+  }
+  template <class Tile>
+  static TILEWISE_INLINE A a_across(Tile t, int lane, int m, int k) {
+    const int g = lane >> 2, q = lane & 3;
+    A a;
+    for (int i = 0; i < 4; ++i)
+      split(ptx::ld_shared(t.element(k + q + (i >> 1) * 4, m + g + (i & 1) * 8)), a.high[i], a.low[i]);
+    return a;
+  }
+  template <class Tile>
+  static TILEWISE_INLINE B2 b_along(Tile t, int lane, int n, int k) {
+    const int g = lane >> 2, q = lane & 3;
+    B2 b;
+    for (int i = 0; i < 4; ++i)
+      split(ptx::ld_shared(t.element(n + g + (i >> 1) * 8, k + q + (i & 1) * 4)), b.high[i], b.low[i]);
+    return b;
+  }
+  template <class Tile>
+  static TILEWISE_INLINE B2 b_across(Tile t, int lane, int n, int k) {
+    const int g = lane >> 2, q = lane & 3;
+    B2 b;
+    for (int i = 0; i < 4; ++i)
+      split(ptx::ld_shared(t.element(k + q + (i & 1) * 4, n + g + (i >> 1) * 8)), b.high[i], b.low[i]);
+    return b;
+  }
+  static TILEWISE_INLINE void multiply(float (&c)[4], const A& a, const B2& b, int half) {
+    ptx::mma_tf32(c, a.low, b.high[half * 2], b.high[half * 2 + 1]);
+    ptx::mma_tf32(c, a.high, b.low[half * 2], b.low[half * 2 + 1]);
+    ptx::mma_tf32(c, a.high, b.high[half * 2], b.high[half * 2 + 1]);
+  }
+  template <class Tile>
+  static TILEWISE_INLINE void store_pair(Tile t, int row, int col, float low, float high) {
+    ptx::st_shared_v2(t.element(row, col), {{ptx::bits_of(low), ptx::bits_of(high)}});
+  }
+};
+
+// C += A B over kDepth. a(mt, k) and b(nt2, k) bring the operand of row block mt (16 rows) and of column
+// blocks 2 nt2, 2 nt2 + 1 (16 columns) at depth k.
+template <class M, int kDepth, int MT, int NT, class LoadA, class LoadB>
+TILEWISE_INLINE void multiply_add(float (&c)[MT][NT][4], LoadA&& load_a, LoadB&& load_b) {
+  static_assert(NT % 2 == 0 && kDepth % M::kK == 0);
+#pragma unroll
+  for (int k = 0; k < kDepth; k += M::kK) {
+    typename M::A a[MT];
+#pragma unroll
+    for (int mt = 0; mt < MT; ++mt) a[mt] = load_a(mt, k);
+#pragma unroll
+    for (int nt = 0; nt < NT / 2; ++nt) {
+      const typename M::B2 b = load_b(nt, k);
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+#pragma unroll
+        for (int mt = 0; mt < MT; ++mt) M::multiply(c[mt][2 * nt + half], a[mt], b, half);
+    }
+  }
+}
+
+template <int MT, int NT>
+TILEWISE_INLINE void clear(float (&c)[MT][NT][4]) {
+#pragma unroll
+  for (int mt = 0; mt < MT; ++mt)
+#pragma unroll
+    for (int nt = 0; nt < NT; ++nt)
+#pragma unroll
+      for (int r = 0; r < 4; ++r) c[mt][nt][r] = 0.0f;
+}
+
+}  // namespace tilewise::tile

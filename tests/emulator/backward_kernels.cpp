@@ -1,0 +1,51 @@
+#define TILEWISE_EMULATE
+#include "backward_kernels.h"
+
+#include "backward_configs.h"
+#include "kernels/common/bwd_convert.cuh"
+#include "kernels/common/bwd_prepare.cuh"
+#include "kernels/mma/bwd.cuh"
+#include "kernels/shared/schedule.h"
+
+namespace tilewise {
+namespace {
+
+emulator::Launch shape(u64 blocks, int threads, int smem, emulator::Order order) {
+  const Grid g = fold_grid(blocks);
+  return {.grid = {g.x, g.y, g.z}, .threads = u32(threads), .shared_bytes = u32(smem), .order = order};
+}
+
+template <Config C>
+void run(const AttentionParams& p, emulator::Order order) {
+  if (const u64 n = common::bwd_prepare_blocks(p.B, p.H, p.Sq))
+    emulator::launch(shape(n, common::kPrepareThreads, 0, order), [&] { common::bwd_prepare<C>(p); });
+  if (p.dsink && p.H)
+    emulator::launch(shape(u64(p.H), common::kSinkThreads, common::kSinkSmemBytes, order),
+                     [&] { common::reduce_sink<C>(p); });
+  if (const u64 n = mma::backward_blocks(C, p.B, p.Hk, p.Sk))
+    emulator::launch(shape(n, mma::backward_threads(C), mma::backward_smem_bytes<C>(), order),
+                     [&] { mma::backward<C>(p); });
+  if (const u64 n = common::bwd_convert_blocks(p.B, p.H, p.Sq))
+    emulator::launch(shape(n, common::kConvertThreads, 0, order), [&] { common::bwd_convert<C>(p); });
+}
+
+template <size_t... kIndex>
+void run_listed(const AttentionParams& p, const Config& config, emulator::Order order,
+                std::index_sequence<kIndex...>) {
+  const bool found =
+      ((kBackwardConfigs[kIndex] == config && (run<kBackwardConfigs[kIndex]>(p, order), true)) || ...);
+  if (!found) throw emulator::Error("configuration not listed");
+}
+
+}  // namespace
+
+BackwardWorkspace backward_workspace(const AttentionParams& p, const Config& config) {
+  const i64 rows = workspace_rows(p);
+  return {dq_accum_bytes(p.H, rows, config.d) / 4, row_statistics_bytes(p.H, rows) / 4};
+}
+
+void emulate_backward(const AttentionParams& p, const Config& config, emulator::Order order) {
+  run_listed(p, config, order, std::make_index_sequence<std::size(kBackwardConfigs)>());
+}
+
+}  // namespace tilewise
