@@ -22,7 +22,7 @@ bwd_convert(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   const TileWork work = tile_work(ptx::block_number(), kConvertRows, p.Sq, p.H, p.B);
   if (work.none) return;
   const i32 first = work.first, h = work.h, b = work.b;
-  const Sequence seq = find_sequence<C.varlen>(p, b);
+  const SequenceView seq = find_sequence<C.varlen>(p, b);
   const i64 rows = workspace_rows(p), row0 = workspace_row(p.cu_seqlens_q != nullptr, b, p.Sq, seq.q_row);
   const bool aligned = tile::rows_aligned<C.element>(p.dq, p.dq_stride);
   const i64 dq0 = b * p.dq_stride.b + seq.q_row * p.dq_stride.s + h * p.dq_stride.h;

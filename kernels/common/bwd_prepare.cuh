@@ -33,7 +33,7 @@ bwd_prepare(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   const TileWork work = tile_work(ptx::block_number(), kPrepareRows, p.Sq, p.H, p.B);
   if (work.none) return;
   const i32 first = work.first, h = work.h, b = work.b;
-  const Sequence seq = find_sequence<C.varlen>(p, b);
+  const SequenceView seq = find_sequence<C.varlen>(p, b);
   if (first >= seq.sq) return;
 
   const i64 rows = workspace_rows(p), row0 = workspace_row(p.cu_seqlens_q != nullptr, b, p.Sq, seq.q_row);
@@ -101,7 +101,7 @@ reduce_sink(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   float sum = 0.0f;
 #pragma unroll 1
   for (i32 b = 0; b < p.B; ++b) {
-    const Sequence seq = find_sequence<C.varlen>(p, b);
+    const SequenceView seq = find_sequence<C.varlen>(p, b);
     const i64 at = h * rows + workspace_row(p.cu_seqlens_q != nullptr, b, p.Sq, seq.q_row);
 #pragma unroll 1
     for (i32 i = thread; i < seq.sq; i += kSinkThreads) {

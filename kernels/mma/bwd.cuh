@@ -81,7 +81,7 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   const TileWork work = tile_work(ptx::block_number(), C.Bc, p.Sk, p.Hk, p.B);
   if (work.none) return;
   const i32 j0 = work.first, hk = work.h, b = work.b;
-  const Sequence seq = find_sequence<C.varlen>(p, b);
+  const SequenceView seq = find_sequence<C.varlen>(p, b);
   if (j0 >= seq.sk) return;
   const Band<i32> band = band_of(p, seq);
   Scores<C> scores(p, band, b);

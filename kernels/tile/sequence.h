@@ -1,5 +1,6 @@
-// One batch entry as the kernels see it: where its rows lie and how many count. Dense tensors, packed ones (cu_seqlens) and
-// shortened ones (seqused) look alike from here on. Bad metadata never leads outside the tensors: offsets are clamped.
+// One batch entry as the kernels see it: where its rows lie and how many count. Dense tensors, packed ones
+// (cu_seqlens) and shortened ones (seqused) look alike from here on. Bad metadata never leads outside the
+// tensors: offsets are clamped.
 #pragma once
 
 #include "../ptx/memory.h"
@@ -8,7 +9,7 @@
 
 namespace tilewise {
 
-struct Sequence {
+struct SequenceView {
   i32 b;             // its number: dropout's, bias's and alibi's b
   i64 q_row, k_row;  // first row in q and out, in k and v
   i32 sq, sk;        // rows that count
@@ -39,7 +40,7 @@ TILEWISE_INLINE Slot find_slot(i32 b, const void* cu, bool cu_is_64, i64 cu_stri
 }
 
 template <bool kVarlen>
-TILEWISE_INLINE Sequence find_sequence(const AttentionParams& p, i32 b) {
+TILEWISE_INLINE SequenceView find_sequence(const AttentionParams& p, i32 b) {
   if constexpr (!kVarlen) {
     return {b, 0, 0, p.Sq, p.Sk};
   } else {
@@ -52,7 +53,7 @@ TILEWISE_INLINE Sequence find_sequence(const AttentionParams& p, i32 b) {
 }
 
 // The band of a sequence; params carry windows clamped and causal folded in.
-TILEWISE_INLINE Band<i32> band_of(const AttentionParams& p, const Sequence& s) {
+TILEWISE_INLINE Band<i32> band_of(const AttentionParams& p, const SequenceView& s) {
   return {s.sq, s.sk, p.top_left ? 0 : s.sk - s.sq, p.window_left, p.window_right};
 }
 

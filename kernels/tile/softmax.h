@@ -1,0 +1,108 @@
+// Online softmax over the rows of kTiles 16-row tiles, as a warp holds them (fragment.h): a quad of lanes
+// shares a row.
+//
+// The maximum is over visible keys only: -inf while a row has seen none. It may stay behind the true one by
+// up to kSlack (in log2 units; probabilities then reach 2^kSlack): the final division makes up for it, and
+// most blocks need no rescaling.
+#pragma once
+
+#include "../ptx/warp.h"
+#include "score.h"
+
+namespace tilewise {
+
+inline constexpr float kSlack = 8.f;
+
+template <int tiles>
+struct OnlineSoftmax {
+  float row_max[tiles][2];  // in score units
+  float row_sum[tiles][2];  // this lane's part
+
+  TILEWISE_INLINE OnlineSoftmax() {
+#pragma unroll
+    for (int m = 0; m < tiles; ++m)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) row_max[m][r] = -infinity(), row_sum[m][r] = 0.f;
+  }
+
+  // Raises the maxima to this block's where one of the warp's rows needs it, with o and the sums.
+  template <int n, int nv>
+  TILEWISE_INLINE void raise(const float (&s)[tiles][n][4], float (&o)[tiles][nv][4], float multiplier) {
+    float block_max[tiles][2];
+    bool behind = false;
+#pragma unroll
+    for (int m = 0; m < tiles; ++m)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        float x = ptx::max(s[m][0][2 * r], s[m][0][2 * r + 1]);
+#pragma unroll
+        for (int c = 1; c < n; ++c) x = ptx::max(x, ptx::max(s[m][c][2 * r], s[m][c][2 * r + 1]));
+        x = ptx::max(x, ptx::shfl_xor(x, 1));
+        x = ptx::max(x, ptx::shfl_xor(x, 2));
+        block_max[m][r] = x;
+        behind |= (x - row_max[m][r]) * multiplier > kSlack;
+      }
+    if (!ptx::vote_any(behind)) return;
+#pragma unroll
+    for (int m = 0; m < tiles; ++m)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float raised = ptx::max(row_max[m][r], block_max[m][r]);
+        const float factor = ptx::ex2(row_max[m][r] * multiplier - offset_of(raised, multiplier));
+        row_max[m][r] = raised;
+        row_sum[m][r] *= factor;
+#pragma unroll
+        for (int c = 0; c < nv; ++c) o[m][c][2 * r] *= factor, o[m][c][2 * r + 1] *= factor;
+      }
+  }
+
+  // S becomes P = exp2(multiplier * (S - max)), and the sums grow.
+  template <int n>
+  TILEWISE_INLINE void exponentiate(float (&s)[tiles][n][4], float multiplier) {
+#pragma unroll
+    for (int m = 0; m < tiles; ++m)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float offset = offset_of(row_max[m][r], multiplier);
+        float sum = 0.f;
+#pragma unroll
+        for (int c = 0; c < n; ++c)
+#pragma unroll
+          for (int x = 2 * r; x < 2 * r + 2; ++x) {
+            s[m][c][x] = ptx::ex2(ptx::fma(s[m][c][x], multiplier, -offset));
+            sum += s[m][c][x];
+          }
+        row_sum[m][r] += sum;
+      }
+  }
+
+  struct Row {
+    float factor;  // the one division: what the accumulator of the row is multiplied by
+    float lse;
+    bool empty;  // no visible key: the output is 0 whatever the accumulator holds
+  };
+
+  // sink: -inf when there is none.
+  TILEWISE_INLINE Row finish(int m, int r, float multiplier, float sink) const {
+    float sum = row_sum[m][r];
+    sum += ptx::shfl_xor(sum, 1);
+    sum += ptx::shfl_xor(sum, 2);
+    // Masked keys add exactly 0, the largest visible one at least 2^-kSlack, and a NaN is not 0: this asks
+    // the mask.
+    const bool empty = sum == 0.f;
+    const float keys = offset_of(row_max[m][r], multiplier), sink_log2 = sink * kLog2e;
+    const float top = empty || sink_log2 > keys ? sink_log2 : keys;
+    if (top == -infinity()) return {0.f, -infinity(), true};
+    const float shift = ptx::ex2(keys - top);
+    const float total = empty ? ptx::ex2(sink_log2 - top) : sum * shift + ptx::ex2(sink_log2 - top);
+    return {ptx::div(shift, total), (top + ptx::lg2(total)) * kLn2, empty};
+  }
+
+ private:
+  // A row that has seen no key has a maximum of -inf: subtract 0 instead.
+  static TILEWISE_INLINE float offset_of(float maximum, float multiplier) {
+    return maximum == -infinity() ? 0.f : maximum * multiplier;
+  }
+};
+
+}  // namespace tilewise
