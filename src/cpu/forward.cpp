@@ -1,0 +1,146 @@
+#include "cpu/forward.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "cpu/isa.h"
+#include "cpu/pool.h"
+#include "cpu/task_builder.h"
+
+namespace tilewise::cpu {
+namespace {
+
+i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }
+
+// Query rows that belong to no sequence: out = 0, lse = -inf.
+template <class T>
+void clear_rows(const Problem& p, i64 b, i64 begin, i64 end) {
+  for (i64 i = begin; i < end; ++i)
+    for (i64 h = 0; h < p.H; ++h) {
+      for (i64 d = 0; d < p.Dv; ++d) *p.out.at<T>(b, i, h, d) = T{};
+      if (p.lse) *p.lse.at(b, h, i) = -std::numeric_limits<float>::infinity();
+    }
+}
+
+void clear_unused_rows(const Problem& p, const std::vector<Sequence>& all) {
+  if (!p.varlen()) return;
+  with_type(p.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    i64 covered = 0;  // packed: rows before this one are done
+    for (const Sequence& s : all) {
+      if (p.packed) clear_rows<T>(p, 0, covered, s.q_row);
+      covered = s.q_row + s.sq;
+      if (!p.packed) clear_rows<T>(p, s.q_b, covered, p.Sq);
+    }
+    if (p.packed) clear_rows<T>(p, 0, covered, p.total_q);
+  });
+}
+
+// Which task is which (sequence, head, group of sub-blocks): sequences with much work first, and inside a
+// head the last queries first, which see most keys under a causal mask.
+class TaskList {
+ public:
+  TaskList(const Problem& p, const std::vector<Sequence>& all, int queries, int group)
+      : all_(all), H_(p.H), queries_(queries), group_(group) {
+    for (const Sequence& s : all) order_.push_back(&s);
+    if (p.varlen())
+      std::stable_sort(order_.begin(), order_.end(),
+                       [](const Sequence* a, const Sequence* b) { return a->sq * a->sk > b->sq * b->sk; });
+    end_.reserve(order_.size());
+    for (const Sequence* s : order_) end_.push_back(count() + H_ * groups(*s));
+  }
+
+  i64 count() const { return end_.empty() ? 0 : end_.back(); }
+
+  struct Item {
+    const Sequence* sequence;
+    i64 head, first_block, blocks;
+  };
+  Item operator[](i64 task) const {
+    const size_t n = size_t(std::upper_bound(end_.begin(), end_.end(), task) - end_.begin());
+    const Sequence& s = *order_[n];
+    const i64 local = task - (n ? end_[n - 1] : 0), per_head = groups(s);
+    const i64 first = (per_head - 1 - local % per_head) * group_;
+    return {&s, local / per_head, first, std::min<i64>(group_, ceil_div(s.sq, queries_) - first)};
+  }
+
+ private:
+  i64 groups(const Sequence& s) const { return ceil_div(ceil_div(s.sq, queries_), group_); }
+
+  const std::vector<Sequence>& all_;
+  std::vector<const Sequence*> order_;
+  std::vector<i64> end_;  // tasks up to and including the n-th sequence
+  i64 H_, queries_, group_;
+};
+
+class Forward : public Execution {
+ public:
+  Forward(const Problem& p, const plan::CpuChoice& choice) : kernels_(*find_kernels(choice.isa)) {
+    // Packed K and V blocks are worth sharing between sub-blocks; K and V read in place are not.
+    const bool direct = p.dtype == TW_FP32 && p.k.stride.d == 1 && p.v.stride.d == 1;
+    shape_ = {i32(p.D), i32(p.Dv), direct ? 1 : kMaxGroup, direct};
+    const i64 most_tasks = p.total_q * p.H;  // a task has at least one query of one head
+    threads_ = int(std::clamp<i64>(most_tasks, 1, choice.threads));
+    per_thread_ = kernels_.forward_scratch(shape_);
+  }
+
+  size_t workspace() const override { return per_thread_ * size_t(threads_); }
+
+  void run(const Problem& p, void* workspace, void*) const override {
+    const std::vector<Sequence> all = sequences(p);
+    clear_unused_rows(p, all);
+    const int group = group_for(p, all);
+    const TaskList tasks(p, all, kernels_.queries, group);
+    auto* kernel = kernels_.forward[dtype_index(p.dtype)];
+    parallel(threads_, tasks.count(), [&](int worker, i64 number) {
+      const TaskList::Item item = tasks[number];
+      const ForwardTask task = make_task(p, item);
+      kernel(task, static_cast<char*>(workspace) + size_t(worker) * per_thread_);
+    });
+  }
+
+ private:
+  // Sub-blocks per task: fewer when there are not enough tasks for all threads. The result does not depend on
+  // it.
+  int group_for(const Problem& p, const std::vector<Sequence>& all) const {
+    i64 blocks = 0;
+    for (const Sequence& s : all) blocks += p.H * ceil_div(s.sq, kernels_.queries);
+    return int(std::clamp<i64>(blocks / (4 * threads_), 1, shape_.group));
+  }
+
+  ForwardTask make_task(const Problem& p, const TaskList::Item& item) const {
+    const Sequence& s = *item.sequence;
+    const i64 h = item.head, kv_head = h / p.group();
+    ForwardTask t{};
+    t.q = head_matrix(p.q, s.q_b, s.q_row, h);
+    t.k = head_matrix(p.k, s.k_b, s.k_row, kv_head);
+    t.v = head_matrix(p.v, s.k_b, s.k_row, kv_head);
+    t.out = head_matrix(p.out, s.q_b, s.q_row, h);
+    t.lse = p.lse ? p.lse.at(s.q_b, h, s.q_row) : nullptr;
+    t.lse_row = p.lse.s;
+    t.D = i32(p.D), t.Dv = i32(p.Dv);
+    t.group = i32(item.blocks);
+    const Band<i32> band = sequence_band(p, s);
+    for (i32 g = 0; g < t.group; ++g) {
+      const i32 first = (i32(item.first_block) + g) * kernels_.queries;
+      t.block[g] = sub_block(band, first, std::min<i32>(kernels_.queries, i32(s.sq) - first));
+    }
+    t.score = score_options(p, s, h);
+    t.has_sink = p.has_sink;
+    if (p.has_sink) t.sink = p.sink[h * p.sink_h];
+    return t;
+  }
+
+  const Kernels& kernels_;
+  ScratchShape shape_{};
+  int threads_ = 1;
+  size_t per_thread_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Execution> make_forward(const Problem& p, const plan::CpuChoice& choice) {
+  return std::make_unique<Forward>(p, choice);
+}
+
+}  // namespace tilewise::cpu

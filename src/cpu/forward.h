@@ -1,0 +1,13 @@
+// The CPU forward: cuts a problem into tasks and runs them on the pool.
+#pragma once
+
+#include <memory>
+
+#include "core/execution.h"
+#include "plan/cpu.h"
+
+namespace tilewise::cpu {
+
+std::unique_ptr<Execution> make_forward(const Problem& p, const plan::CpuChoice& choice);
+
+}  // namespace tilewise::cpu

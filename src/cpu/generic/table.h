@@ -1,0 +1,25 @@
+// The table of one instruction set's kernels.
+#pragma once
+
+#include "cpu/generic/forward.h"
+#include "cpu/generic/probe.h"
+#include "cpu/isa.h"
+
+namespace tilewise::cpu {
+
+template <class V>
+constexpr Kernels make_table(const char* name) {
+  static_assert(V::kQueries <= kMaxQueries);
+  Kernels k{};
+  k.name = name;
+  k.queries = V::kQueries;
+  k.keys = V::kKeys;
+  k.forward[0] = forward<V, float>;
+  k.forward[1] = forward<V, fp16>;
+  k.forward[2] = forward<V, bf16>;
+  k.forward_scratch = forward_scratch<V>;
+  k.probes = make_probes<V>();
+  return k;
+}
+
+}  // namespace tilewise::cpu

@@ -1,0 +1,121 @@
+#include "cpu/pool.h"
+
+#include <pthread.h>
+
+#include <cfenv>
+#include <condition_variable>
+#include <mutex>
+#include <system_error>
+#include <thread>
+
+namespace tilewise::cpu {
+namespace {
+
+// Every thread computes in the same floating-point environment (round to nearest, subnormals kept), whatever
+// the caller's is: else the result would depend on which thread runs a task.
+class DefaultFloatEnvironment {
+ public:
+  DefaultFloatEnvironment() {
+    std::fegetenv(&saved_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~DefaultFloatEnvironment() { std::fesetenv(&saved_); }
+
+ private:
+  std::fenv_t saved_;
+};
+
+// One call of parallel(). Kernels do not throw.
+struct Job {
+  const std::function<void(int, i64)>& f;
+  const i64 tasks;
+  const int threads;
+  std::atomic<i64> next{0};
+
+  void work(int worker) {
+    const DefaultFloatEnvironment environment;
+    for (i64 t; (t = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) f(worker, t);
+  }
+};
+
+class Pool {
+ public:
+  // False when another caller has the pool.
+  bool try_run(Job& job) {
+    std::unique_lock owner(owner_, std::try_to_lock);
+    if (!owner.owns_lock()) return false;
+    {
+      const std::lock_guard lock(mutex_);
+      start_threads(job.threads - 1);
+      job_ = &job;
+      joined_ = 0;
+      ++round_;
+    }
+    wake_.notify_all();
+    job.work(0);
+    std::unique_lock lock(mutex_);
+    job_ = nullptr;  // whoever has not joined by now need not
+    done_.wait(lock, [&] { return working_ == 0; });
+    return true;
+  }
+
+ private:
+  void start_threads(int wanted) {
+    for (; started_ < wanted; ++started_) {
+      try {
+        std::thread([this] { serve(); }).detach();
+      } catch (const std::system_error&) {
+        return;  // no more threads to be had: the others do the work
+      }
+    }
+  }
+
+  void serve() {
+    u64 seen = 0;
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      wake_.wait(lock, [&] { return job_ && round_ != seen && joined_ < job_->threads - 1; });
+      seen = round_;
+      Job& job = *job_;
+      const int worker = ++joined_;
+      ++working_;
+      lock.unlock();
+      job.work(worker);
+      lock.lock();
+      if (--working_ == 0) done_.notify_all();
+    }
+  }
+
+  std::mutex owner_;  // held by the caller that uses the pool
+  std::mutex mutex_;
+  std::condition_variable wake_, done_;
+  Job* job_ = nullptr;
+  u64 round_ = 0;
+  int joined_ = 0, working_ = 0, started_ = 0;
+};
+
+// Never destroyed: its threads may outlive main(). The child of a fork has none of them and gets a new one.
+std::atomic<Pool*> the_pool{nullptr};
+
+Pool& pool() {
+  static const int at_fork = pthread_atfork(nullptr, nullptr, [] { the_pool.store(nullptr); });
+  (void)at_fork;
+  Pool* p = the_pool.load(std::memory_order_acquire);
+  if (!p) {
+    auto* fresh = new Pool;
+    if (the_pool.compare_exchange_strong(p, fresh)) return *fresh;
+    delete fresh;
+  }
+  return *p;
+}
+
+}  // namespace
+
+void parallel(int threads, i64 tasks, const std::function<void(int worker, i64 task)>& f) {
+  if (i64{threads} > tasks) threads = int(tasks);
+  Job job{f, tasks, threads};
+  if (threads > 1 && pool().try_run(job)) return;
+  job.work(0);
+}
+
+}  // namespace tilewise::cpu

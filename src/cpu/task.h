@@ -1,0 +1,63 @@
+// What the drivers hand to the kernels: plain data without member functions, because the kernels are compiled
+// once per instruction set and share no inline code with the rest of the library. All strides count elements.
+#pragma once
+
+#include "core/dtype.h"
+#include "kernels/shared/types.h"
+
+namespace tilewise::cpu {
+
+inline constexpr int kMaxQueries = 48;  // most queries of a sub-block, on any instruction set
+inline constexpr int kMaxGroup = 4;     // most sub-blocks of a task
+
+// A matrix of one head: rows are positions of the sequence.
+struct Matrix {
+  void* data;
+  i64 row, column;
+};
+
+// Queries [first, first + rows) of the sequence and the keys that they see by position
+// (kernels/shared/ranges.h).
+struct SubBlock {
+  i32 first, rows;
+  i32 any_begin, any_end;                   // keys that some query sees
+  i32 all_begin, all_end;                   // keys that every query sees
+  i32 low[kMaxQueries], high[kMaxQueries];  // query first + i sees [low[i], high[i]); unused lanes see none
+};
+
+// What is done to the scores of one head between q . k and the softmax, and the random mask after it.
+struct ScoreOptions {
+  float scale;
+  float softcap;  // 0 = off
+  bool has_alibi, has_dropout;
+  float slope;
+  i32 alibi_shift;   // sk - sq
+  const void* bias;  // of (sequence, head); null = none
+  tw_dtype bias_dtype;
+  i64 bias_i, bias_j;
+  const unsigned char* mask;  // of (sequence, head); null = none
+  i64 mask_i, mask_j;
+  u32 dropout_k0, dropout_k1, dropout_b, dropout_h, dropout_threshold;
+  float inv_keep;  // 1 / (1 - p)
+};
+
+// One forward task: a few sub-blocks of queries of one (sequence, head) against all the keys that they see.
+struct ForwardTask {
+  Matrix q, k, v, out;  // row 0 is the sequence's first
+  float* lse;           // null = not wanted
+  i64 lse_row;
+  i32 D, Dv;
+  i32 group;  // sub-blocks used
+  SubBlock block[kMaxGroup];
+  ScoreOptions score;
+  bool has_sink;
+  float sink;
+};
+
+// What a kernel's scratch memory depends on.
+struct ScratchShape {
+  i32 D, Dv, group;
+  bool direct;  // k and v are fp32 with unit column stride: read where they lie
+};
+
+}  // namespace tilewise::cpu
