@@ -1,0 +1,103 @@
+// The CPU planner on imagined machines, and the table of environment variables.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "core/env.h"
+#include "core/error.h"
+#include "plan/decision.h"
+
+namespace tilewise {
+namespace {
+
+plan::CpuMachine machine() {
+  plan::CpuMachine m;
+  m.isas = {{"scalar", true, true},
+            {"avx2", true, true},
+            {"avx512", true, true},
+            {"avx512_bf16", true, false},
+            {"neon", false, false}};
+  m.threads = 6;
+  return m;
+}
+
+Problem problem(const char* algorithm = nullptr) {
+  Problem p;
+  p.B = 1, p.Sq = p.Sk = 512, p.H = p.Hk = 2, p.D = p.Dv = 64;
+  p.algorithm = algorithm;
+  return p;
+}
+
+std::string failure(const Problem& p, const plan::CpuMachine& m, tw_status want) {
+  try {
+    plan::decide_cpu(p, m);
+  } catch (const Error& e) {
+    EXPECT_EQ(e.status(), want);
+    return e.what();
+  }
+  ADD_FAILURE() << "no refusal";
+  return "";
+}
+
+TEST(PlanCpu, TakesTheBestUsableInstructionSet) {
+  const plan::Decision d = plan::decide_cpu(problem(), machine());
+  EXPECT_EQ(d.algorithm, "avx512");
+  EXPECT_EQ(std::get<plan::CpuChoice>(d.choice).isa, "avx512");
+  EXPECT_FALSE(d.reasons.empty());
+}
+
+TEST(PlanCpu, EveryOtherCandidateHasAReason) {
+  const plan::Decision d = plan::decide_cpu(problem(), machine());
+  std::set<std::string> named;
+  for (const plan::Rejected& r : d.rejected) {
+    named.insert(r.candidate);
+    EXPECT_FALSE(r.reason.empty()) << r.candidate;
+  }
+  EXPECT_EQ(named, (std::set<std::string>{"scalar", "avx2", "avx512_bf16", "neon"}));
+}
+
+TEST(PlanCpu, AlgorithmForces) {
+  EXPECT_EQ(plan::decide_cpu(problem("scalar"), machine()).algorithm, "scalar");
+  plan::CpuMachine m = machine();
+  m.forced_isa = "avx2";
+  EXPECT_EQ(plan::decide_cpu(problem(), m).algorithm, "avx2");
+  EXPECT_EQ(plan::decide_cpu(problem("avx512"), m).algorithm, "avx512");  // the call wins
+}
+
+TEST(PlanCpu, RefusalsNameTheValueAndWhatWorks) {
+  const std::string unknown = failure(problem("sse9"), machine(), TW_INVALID_ARGUMENT);
+  EXPECT_NE(unknown.find("sse9"), unknown.npos);
+  EXPECT_NE(unknown.find("avx512"), unknown.npos);
+  const std::string unusable = failure(problem("avx512_bf16"), machine(), TW_UNSUPPORTED);
+  EXPECT_NE(unusable.find("avx512_bf16"), unusable.npos);
+  EXPECT_NE(unusable.find("processor"), unusable.npos);
+  const std::string unbuilt = failure(problem("neon"), machine(), TW_UNSUPPORTED);
+  EXPECT_NE(unbuilt.find("build"), unbuilt.npos);
+}
+
+TEST(PlanCpu, ExplainShowsDecisionWorkspaceAndReasons) {
+  const Problem p = problem();
+  const std::string text = plan::explain(p, plan::decide_cpu(p, machine()), 4096);
+  for (const char* word : {"avx512", "4096", "avx512_bf16", "scalar", "because"})
+    EXPECT_NE(text.find(word), text.npos) << word << " in\n" << text;
+}
+
+TEST(Env, NamesAreOursAndUnique) {
+  std::set<std::string> names;
+  for (const EnvVariable& v : kEnvironment) {
+    EXPECT_EQ(std::string(v.name).rfind("TILEWISE_", 0), 0u) << v.name;
+    EXPECT_TRUE(names.insert(v.name).second) << v.name;
+    EXPECT_GT(std::string(v.meaning).size(), 10u) << v.name;
+  }
+}
+
+TEST(Env, ReadsAndRefusesUnlistedNames) {
+  setenv("TILEWISE_PACK", "/some/pack", 1);
+  EXPECT_EQ(env("TILEWISE_PACK"), "/some/pack");
+  unsetenv("TILEWISE_PACK");
+  EXPECT_EQ(env("TILEWISE_PACK"), "");
+  EXPECT_THROW(env("TILEWISE_NO_SUCH_THING"), Error);
+}
+
+}  // namespace
+}  // namespace tilewise
