@@ -49,7 +49,8 @@ TILEWISE_INLINE void multiply_tile(u32 tile, float sign) {
 }
 
 template <Config c>
-TILEWISE_INLINE void forward(const AttentionParams& p) {
+TILEWISE_KERNEL(threads(c), c.min_blocks)
+forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   using Product = ForwardProducts<c>;
   constexpr int kThreads = threads(c), kTiles = Product::kTiles;
   static_assert(sizeof(ForwardSmem<c>) <= forward_smem_bytes(c) && c.Br % (16 * c.warps) == 0 &&

@@ -1,12 +1,125 @@
 #include "plan/cuda.h"
 
+#include <algorithm>
+
+#include "core/env.h"
 #include "core/error.h"
+#include "kernels/mma/tiles.h"
 #include "plan/decision.h"
 
 namespace tilewise::plan {
+namespace {
 
-Decision decide_cuda(const Problem&, const CudaMachine& m) {
-  fail(TW_UNSUPPORTED, "CUDA tensors: ", m.unavailable, "; CPU tensors work");
+Element element_of(tw_dtype t) {
+  return t == TW_FP32 ? Element::fp32 : t == TW_FP16 ? Element::fp16 : Element::bf16;
+}
+
+// 16-byte copies reach every row: columns side by side, everything else in steps of 16 bytes.
+bool rows_of_16_bytes(const View& v) {
+  if (!v) return true;
+  const i64 bytes = i64(size_of(v.dtype));
+  const Strides s = v.stride;
+  return s.d == 1 && (s.s * bytes) % 16 == 0 && (s.h * bytes) % 16 == 0 && (s.b * bytes) % 16 == 0 &&
+         reinterpret_cast<uintptr_t>(v.data) % 16 == 0;
+}
+
+bool strided(const Problem& p) {
+  return !(rows_of_16_bytes(p.q) && rows_of_16_bytes(p.k) && rows_of_16_bytes(p.v) &&
+           rows_of_16_bytes(p.dout));
+}
+
+// What the problem alone says about every kernel that works on it.
+Config features(const Problem& p) {
+  Config c;
+  c.element = element_of(p.dtype);
+  c.masked = p.band_masked();
+  c.softcap = p.softcap > 0;
+  c.alibi = p.has_alibi;
+  c.bias = bool(p.bias);
+  c.boolean_mask = bool(p.mask);
+  c.dropout = p.dropout_p > 0;
+  c.varlen = p.varlen();
+  c.strided = strided(p);
+  c.dbias = p.pass == TW_BACKWARD && bool(p.dbias);
+  c.deterministic = p.pass == TW_BACKWARD && p.deterministic;
+  return c;
+}
+
+// A way to run a problem, known to the user by name. `plan` fills the kernels or says why it cannot.
+struct Candidate {
+  const char* name;
+  Family family;
+  bool baseline;  // what the paper compares with: runs only when asked for
+  const char* meaning;
+  std::string (*plan)(const Problem& p, const CudaMachine& m, CudaChoice& choice);
+};
+
+std::string no_tile(const Problem& p, const CudaMachine& m) {
+  return cat("no tile holds D ", p.D, " and Dv ", p.Dv, " (at most 256) in the ", m.shared_memory / 1024,
+             " KB of shared memory that a thread block has here");
+}
+
+std::string plan_mma(const Problem& p, const CudaMachine& m, CudaChoice& choice) {
+  if (p.pass == TW_BACKWARD) return "forward only";
+  Config c = features(p);
+  if (!mma::choose_forward_tiles(c, int(p.D), int(p.Dv), m.shared_memory)) return no_tile(p, m);
+  choice.kernels = {c};
+  return "";
+}
+
+constexpr Candidate kCandidates[] = {
+    // best first
+    {"fa2", Family::mma, false, "FlashAttention-2 with mma.sync, for every GPU from sm_80 on", plan_mma},
+};
+
+std::string names() {
+  std::string list;
+  for (const Candidate& c : kCandidates) list += (list.empty() ? "" : ", ") + std::string(c.name);
+  return list;
+}
+
+// The name that the call or the environment forces; the latter only when it is one of ours (it may mean the
+// CPU).
+std::string forced_name(const Problem& p) {
+  if (p.algorithm) return p.algorithm;
+  const std::string wish = env("TILEWISE_ALGORITHM");
+  const bool ours = std::any_of(std::begin(kCandidates), std::end(kCandidates),
+                                [&](const Candidate& c) { return c.name == wish; });
+  return ours ? wish : "";
+}
+
+}  // namespace
+
+Decision decide_cuda(const Problem& p, const CudaMachine& m) {
+  if (!m.unavailable.empty()) fail(TW_UNSUPPORTED, "CUDA tensors: ", m.unavailable);
+  const std::string forced = forced_name(p);
+  Decision d;
+  for (const Candidate& candidate : kCandidates) {
+    CudaChoice choice;
+    choice.family = candidate.family;
+    std::string why_not = candidate.plan(p, m, choice);
+    if (why_not.empty() && !forced.empty() && forced != candidate.name)
+      why_not = cat("algorithm asks for ", forced);
+    if (why_not.empty() && forced.empty() && candidate.baseline)
+      why_not = "a baseline: runs only when algorithm names it";
+    if (why_not.empty() && !d.algorithm.empty()) why_not = "comes after " + d.algorithm;
+    if (!why_not.empty()) {
+      d.rejected.push_back({candidate.name, why_not});
+      continue;
+    }
+    d.algorithm = candidate.name;
+    d.choice = choice;
+    d.reasons.push_back(forced.empty()
+                            ? cat(candidate.meaning, "; the first candidate that can run this on ", m.name)
+                            : "forced by algorithm");
+  }
+  if (!d.algorithm.empty()) return d;
+  std::string reasons;
+  for (const Rejected& r : d.rejected)
+    if (forced.empty() || r.candidate == forced)
+      reasons += cat(reasons.empty() ? "" : "; ", r.candidate, ": ", r.reason);
+  if (reasons.empty()) invalid("algorithm: '", forced, "' is no CUDA algorithm; there are ", names());
+  fail(TW_UNSUPPORTED, "no CUDA kernel for this problem (", reasons, "); CPU tensors work");
 }
 
 }  // namespace tilewise::plan

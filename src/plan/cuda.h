@@ -6,6 +6,10 @@
 
 #include "kernels/shared/config.h"
 
+namespace tilewise {
+struct Problem;
+}
+
 namespace tilewise::plan {
 
 struct CudaMachine {
@@ -18,7 +22,16 @@ struct CudaMachine {
 };
 
 struct CudaChoice {
-  std::vector<Config> kernels;  // in launch order
+  Family family = Family::mma;
+  std::vector<Config> kernels;  // the family's, in launch order
 };
+
+// A GPU of this compute capability that need not be here: for compiling ahead of time. `unavailable` when
+// there is no such GPU.
+CudaMachine machine_of_arch(int arch);
+
+// Problems that together need the kernels a user will meet: element types, head dims, masks, layouts and each
+// feature, forward and backward. `tilewise compile --all` and the tests plan and compile them all.
+std::vector<Problem> common_problems();
 
 }  // namespace tilewise::plan

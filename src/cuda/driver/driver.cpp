@@ -169,7 +169,8 @@ Function load_function(std::string_view cubin, const std::string& symbol, int sh
   if (const CUresult r = cu.cuModuleLoadData(&module, cubin.data()); r != kSuccess) {
     const bool version =
         r == kErrorInvalidImage || r == kErrorNoBinaryForGpu || r == kErrorUnsupportedPtxVersion;
-    fail(TW_DEVICE_ERROR, "the driver does not load ", what, ": ", describe(r),
+    fail(r == kErrorOutOfMemory ? TW_OUT_OF_MEMORY : TW_DEVICE_ERROR, "the driver does not load ", what, ": ",
+         describe(r),
          version ? cat(". It supports CUDA ", driver_state().version / 1000, ".",
                        driver_state().version % 1000 / 10,
                        "; a kernel built by a newer NVRTC needs a newer driver, or an older NVRTC in "

@@ -4,8 +4,9 @@
 
 namespace tilewise::cuda {
 
-std::unique_ptr<Execution> make_family_execution(const Problem&, const plan::CudaChoice&) {
-  fail(TW_UNSUPPORTED, "CUDA tensors: this build has no attention kernels for them yet; CPU tensors work");
+std::unique_ptr<Execution> make_family_execution(const Problem& p, const plan::CudaChoice& choice) {
+  if (choice.family == Family::mma && p.pass == TW_FORWARD) return make_mma_forward(p, choice);
+  fail(TW_INTERNAL, "no launcher for kernel family ", int(choice.family));
 }
 
 }  // namespace tilewise::cuda

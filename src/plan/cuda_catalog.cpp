@@ -1,0 +1,93 @@
+#include "core/error.h"
+#include "core/problem.h"
+#include "plan/cuda.h"
+
+namespace tilewise::plan {
+namespace {
+
+View contiguous(tw_dtype dtype, i64 S, i64 H, i64 D) { return {nullptr, dtype, {S * H * D, H * D, D, 1}}; }
+
+Problem problem(tw_pass pass, tw_dtype dtype, i64 D) {
+  Problem p;
+  p.pass = pass;
+  p.device = TW_CUDA;
+  p.dtype = dtype;
+  p.B = 2, p.H = p.Hk = 4, p.Sq = p.Sk = 1024, p.D = p.Dv = D;
+  p.total_q = p.total_k = p.B * p.Sq;
+  p.q = p.k = p.v = p.out = contiguous(dtype, p.Sq, p.H, D);
+  p.lse.given = true;
+  if (pass == TW_BACKWARD) p.dout = p.dq = p.dk = p.dv = p.q;
+  return p;
+}
+
+void make_packed(Problem& p) {
+  p.packed = true;
+  p.cu_seqlens_q.dtype = p.cu_seqlens_k.dtype = TW_INT32;
+  for (View* v : {&p.q, &p.k, &p.v, &p.out, &p.dout, &p.dq, &p.dk, &p.dv}) v->stride.b = 0;
+}
+
+void make_scores(ScoreView& v, tw_dtype dtype, const Problem& p) {
+  v.dtype = dtype;
+  v.stride = {0, p.Sq * p.Sk, p.Sk, 1};
+}
+
+// Each feature alone, on a causal problem.
+void add_features(std::vector<Problem>& list, tw_pass pass, tw_dtype dtype, i64 D) {
+  const auto add = [&](auto&& change) {
+    Problem p = problem(pass, dtype, D);
+    p.causal = true;
+    change(p);
+    list.push_back(p);
+  };
+  add([](Problem& p) { p.softcap = 30; });
+  add([](Problem& p) { p.has_alibi = true; });
+  add([](Problem& p) { make_scores(p.bias, p.dtype, p); });
+  add([](Problem& p) { make_scores(p.mask, TW_BOOL, p); });
+  add([](Problem& p) { p.dropout_p = 0.1; });
+  if (pass == TW_BACKWARD) add([](Problem& p) { p.deterministic = true; });
+}
+
+}  // namespace
+
+CudaMachine machine_of_arch(int arch) {
+  CudaMachine m;
+  m.name = cat("a GPU of compute capability ", arch / 10, ".", arch % 10);
+  m.arch = arch;
+  m.multiprocessors = 128;
+  m.l2_bytes = i64{40} << 20;
+  switch (arch) {  // CUDA C++ Programming Guide, table of technical specifications: shared memory per thread
+                   // block
+    case 80:
+    case 87: m.shared_memory = 163 * 1024; break;
+    case 86:
+    case 89:
+    case 120:
+    case 121: m.shared_memory = 99 * 1024; break;
+    case 90:
+    case 100:
+    case 103:
+    case 110: m.shared_memory = 227 * 1024; break;
+    default: m.unavailable = cat("sm_", arch, " is not a GPU that this version knows");
+  }
+  return m;
+}
+
+std::vector<Problem> common_problems() {
+  std::vector<Problem> list;
+  for (tw_pass pass : {TW_FORWARD, TW_BACKWARD})
+    for (tw_dtype dtype : {TW_BF16, TW_FP16, TW_FP32}) {
+      for (i64 D : {32, 64, 96, 128, 192, 256})
+        for (bool causal : {false, true})
+          for (bool packed : {false, true}) {
+            Problem p = problem(pass, dtype, D);
+            p.causal = causal;
+            if (packed) make_packed(p);
+            list.push_back(p);
+          }
+      if (dtype != TW_FP32)
+        for (i64 D : {64, 128}) add_features(list, pass, dtype, D);
+    }
+  return list;
+}
+
+}  // namespace tilewise::plan

@@ -1,0 +1,250 @@
+// The launch path on a machine without a GPU: what a fake driver was asked to do, and what the user is told
+// when it refuses.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "core/error.h"
+#include "cuda/driver/driver.h"
+#include "cuda/driver/memory.h"
+#include "cuda/launch/params.h"
+#include "fake_cuda.h"
+#include "fresh_process.h"
+#include "tilewise/tilewise.h"
+
+namespace tilewise::cuda {
+namespace {
+
+using test::Environment;
+using test::in_fresh_process;
+using test::says;
+
+const Environment kFake = {{"TILEWISE_CUDA_DRIVER_PATH", FAKE_CUDA},
+                           {"TILEWISE_NVRTC_PATH", FAKE_NVRTC},
+                           {"TILEWISE_CACHE_DIR", "/dev/null"},
+                           {"TILEWISE_PACK", ""},
+                           {"TILEWISE_JIT", ""},
+                           {"TILEWISE_ALGORITHM", ""},
+                           {"FAKE_CUDA_DEVICES", "80 80"},
+                           {"FAKE_CUDA_FAIL", ""}};
+
+Environment with(const Environment& changes) {
+  Environment all = kFake;
+  for (const auto& [name, value] : changes) all[name] = value;
+  return all;
+}
+
+template <class F>
+F* exported(const char* name) {
+  return reinterpret_cast<F*>(dlsym(dlopen(FAKE_CUDA, RTLD_NOW), name));
+}
+
+std::vector<fake_cuda::Launch>& launches() {
+  return *exported<std::vector<fake_cuda::Launch>*()>("fake_cuda_launches")();
+}
+
+// A bf16 forward, B 2, Sq 100, Sk 130, H 4, Hk 2, D 64, on one device.
+struct Forward {
+  explicit Forward(int device) : ordinal(device) {
+    tw_attention_init(&a, sizeof a);
+    a.q = tensor(q, {2, 100, 4, 64}), a.k = tensor(k, {2, 130, 2, 64}), a.v = tensor(v, {2, 130, 2, 64});
+    a.out = tensor(out, {2, 100, 4, 64});
+    a.lse = tensor(lse, {2, 4, 100});
+    a.lse.dtype = TW_FP32;
+    a.lse.ndim = 3;
+  }
+  tw_tensor tensor(const DeviceBuffer& buffer, std::vector<int64_t> size) const {
+    tw_tensor t{};
+    t.data = buffer.data(), t.dtype = TW_BF16, t.ndim = int(size.size()), t.device_type = TW_CUDA,
+    t.device_index = ordinal;
+    int64_t stride = 1;
+    for (int i = t.ndim - 1; i >= 0; --i)
+      t.size[i] = size[size_t(i)], t.stride[i] = stride, stride *= size[size_t(i)];
+    return t;
+  }
+  std::string run(void* stream = nullptr) const {
+    const tw_status status = tw_attention_run(&a, TW_FORWARD, nullptr, 0, stream);
+    return std::string(tw_status_name(status)) + " " + tw_last_error();
+  }
+  int ordinal;
+  DeviceBuffer q{ordinal, 200 * 4 * 64 * 2}, k{ordinal, 260 * 2 * 64 * 2}, v{ordinal, 260 * 2 * 64 * 2},
+      out{ordinal, 200 * 4 * 64 * 2}, lse{ordinal, 800 * 4};
+  tw_attention a{};
+};
+
+TEST(Launch, ArgumentsReachTheKernel) {
+  const std::string said = in_fresh_process(kFake, [] {
+    exported<void(size_t)>("fake_cuda_argument_bytes")(sizeof(AttentionParams));
+    Forward f(1);
+    f.a.options.causal = 1;
+    f.a.options.window_left = 17;
+    int stream = 0;
+    if (const std::string result = f.run(&stream); result != "TW_OK ") return result;
+    if (launches().size() != 1) return cat(launches().size(), " launches");
+    const fake_cuda::Launch& l = launches()[0];
+    AttentionParams p{};
+    std::memcpy(&p, l.argument.data(), sizeof p);
+    const bool pointers = p.q == f.a.q.data && p.k == f.a.k.data && p.v == f.a.v.data &&
+                          p.out == f.a.out.data && p.lse == f.a.lse.data;
+    const bool sizes = p.B == 2 && p.Sq == 100 && p.Sk == 130 && p.H == 4 && p.Hk == 2 && p.group == 2 &&
+                       p.D == 64 && p.Dv == 64;
+    const bool strides = p.q_stride.b == 25600 && p.q_stride.s == 256 && p.q_stride.h == 64 &&
+                         p.q_stride.d == 1 && p.lse_h == 100;
+    const bool masks = p.window_left == 17 && p.window_right == 0 && p.top_left == 0 && p.scale == 0.125f;
+    return cat(l.kernel, " device ", l.device, (l.stream == &stream ? " stream" : ""),
+               (pointers ? " pointers" : ""), (sizes ? " sizes" : ""), (strides ? " strides" : ""),
+               (masks ? " masks" : ""), l.shared_bytes > 0 && l.threads >= 128);
+  });
+  EXPECT_EQ(said, "tilewise::mma::forward<tilewise::kConfig> device 1 stream pointers sizes strides masks1");
+}
+
+TEST(Launch, UncoveredRowsAreClearedOnlyWhereThereAreLengths) {
+  const std::string said = in_fresh_process(kFake, [] {
+    Forward f(0);
+    DeviceBuffer used(0, 8);
+    f.a.seqused_q = f.tensor(used, {2});
+    f.a.seqused_q.dtype = TW_INT32;
+    const std::string result = f.run();
+    std::string names = result;
+    for (const fake_cuda::Launch& l : launches()) names += l.kernel + "; ";
+    return names;
+  });
+  EXPECT_EQ(
+      said,
+      "TW_OK tilewise::mma::forward<tilewise::kConfig>; tilewise::common::uncovered<tilewise::kConfig>; ");
+}
+
+TEST(Launch, FailuresAreReported) {
+  const auto failing = [](const char* what) {
+    return in_fresh_process(with({{"FAKE_CUDA_FAIL", what}}), [] { return Forward(0).run(); });
+  };
+  EXPECT_TRUE(says(failing("cuLaunchKernelEx=719"), "TW_DEVICE_ERROR launch of the kernel mma forward bf16"));
+  EXPECT_TRUE(says(failing("cuLaunchKernelEx=719"), "CUDA_ERROR_FAKE (719, as the test asked)"));
+  EXPECT_TRUE(says(failing("cuModuleLoadData=209"),
+                   "It supports CUDA 13.0; a kernel built by a newer NVRTC needs a newer driver"));
+  EXPECT_TRUE(says(failing("cuModuleGetFunction=500"),
+                   "TW_DEVICE_ERROR cuModuleGetFunction of the kernel mma forward"));
+  EXPECT_TRUE(says(failing("cuFuncSetAttribute=1"), "bytes of shared memory: CUDA_ERROR_FAKE"));
+  EXPECT_TRUE(says(failing("cuMemAlloc_v2=2"), "error: allocating"));
+}
+
+TEST(Launch, AFailedLaunchDoesNotPoisonThePlan) {
+  const std::string said = in_fresh_process(kFake, [] {
+    const Forward f(0);
+    const auto fail = exported<void(const char*)>("fake_cuda_fail");
+    fail("cuModuleLoadData=2");
+    const std::string first = f.run();
+    fail("");
+    return first.substr(0, 16) + " then " + f.run();
+  });
+  EXPECT_EQ(said, "TW_OUT_OF_MEMORY then TW_OK ");
+}
+
+TEST(Launch, WrongMemoryIsRefusedByName) {
+  const std::string other = in_fresh_process(kFake, [] {
+    Forward f(0);
+    const DeviceBuffer elsewhere(1, 1 << 20);
+    f.a.k.data = elsewhere.data();
+    return f.run();
+  });
+  EXPECT_TRUE(says(other, "TW_INVALID_ARGUMENT k: memory of CUDA device 1, while the call says device 0"));
+  const std::string host = in_fresh_process(kFake, [] {
+    Forward f(0);
+    alignas(256) static char memory[1 << 18];
+    f.a.v.data = memory;
+    const std::string result = f.run();
+    return cat(result, " launches: ", launches().size());
+  });
+  EXPECT_TRUE(says(
+      host, "TW_INVALID_ARGUMENT v is said to be CUDA memory, but the driver does not know the pointer"));
+  EXPECT_TRUE(says(host, "launches: 0"));
+}
+
+TEST(Launch, MissingOrUnfitDevices) {
+  const auto plan = [] {
+    tw_plan* p = nullptr;
+    Forward f(0);
+    f.a.q.device_index = f.a.k.device_index = f.a.v.device_index = f.a.out.device_index =
+        f.a.lse.device_index = 7;
+    const tw_status status = tw_plan_create(&f.a, TW_FORWARD, &p);
+    return std::string(tw_status_name(status)) + " " + tw_last_error();
+  };
+  EXPECT_TRUE(says(in_fresh_process(kFake, plan),
+                   "TW_UNSUPPORTED CUDA tensors: device 7 does not exist: this process sees 2"));
+  const std::string old =
+      in_fresh_process(with({{"FAKE_CUDA_DEVICES", "75"}}), [] { return Forward(0).run(); });
+  EXPECT_TRUE(says(old, "compute capability 7.5; the kernels need 8.0 (Ampere) or newer"));
+}
+
+TEST(Launch, NoNvrtcSaysWhatToInstall) {
+  const std::string said = in_fresh_process(with({{"TILEWISE_NVRTC_PATH", "/nonexistent/libnvrtc.so"}}),
+                                            [] { return Forward(0).run(); });
+  EXPECT_TRUE(says(said, "TW_COMPILER_ERROR no usable NVRTC"));
+}
+
+TEST(Launch, TheCallersContextComesBack) {
+  const std::string said = in_fresh_process(kFake, [] {
+    const Forward f0(0), f1(1);
+    const CurrentDevice outer(0);
+    const uint64_t before = outer.context();
+    std::string result = f1.run();
+    result += f0.run();
+    const CurrentDevice again(0);
+    return cat(result, before == again.context(), " on ", launches()[0].device, launches()[1].device);
+  });
+  EXPECT_EQ(said, "TW_OK TW_OK 1 on 10");
+}
+
+TEST(Launch, OnePlanManyThreads) {
+  const std::string said = in_fresh_process(kFake, [] {
+    const Forward f(1);
+    tw_plan* plan = nullptr;
+    tw_plan_create(&f.a, TW_FORWARD, &plan);
+    std::vector<std::thread> threads;
+    std::atomic<int> good{0};
+    for (int i = 0; i < 8; ++i)
+      threads.emplace_back([&] {
+        for (int n = 0; n < 50; ++n) good += tw_plan_execute(plan, &f.a, nullptr, 0, nullptr) == TW_OK;
+      });
+    for (std::thread& t : threads) t.join();
+    tw_plan_destroy(plan);
+    return cat(good.load(), " ", launches().size());
+  });
+  EXPECT_EQ(said, "400 400");
+}
+
+TEST(Launch, ExplainShowsTheKernel) {
+  const std::string said = in_fresh_process(kFake, [] {
+    const Forward f(0);
+    tw_plan* plan = nullptr;
+    tw_plan_create(&f.a, TW_FORWARD, &plan);
+    std::string text[2];
+    for (std::string& t : text) {
+      t.resize(4096);
+      size_t length = 0;
+      tw_plan_explain(plan, t.data(), t.size(), &length);
+      t.resize(length);
+      tw_plan_prepare(plan);
+    }
+    tw_plan_destroy(plan);
+    return text[0] + "\n----\n" + text[1];
+  });
+  EXPECT_TRUE(says(said, "algorithm  fa2"));
+  EXPECT_TRUE(says(said, "sm_80, to be compiled at first use"));
+  EXPECT_TRUE(says(said, "sm_80, loaded in this process, 42 registers, 0 bytes spilled"));
+}
+
+TEST(Launch, NothingToDoLaunchesNothing) {
+  const std::string said = in_fresh_process(kFake, [] {
+    Forward f(0);
+    f.a.q.size[0] = f.a.k.size[0] = f.a.v.size[0] = f.a.out.size[0] = f.a.lse.size[0] = 0;
+    return f.run() + std::to_string(launches().size());
+  });
+  EXPECT_EQ(said, "TW_OK 0");
+}
+
+}  // namespace
+}  // namespace tilewise::cuda
