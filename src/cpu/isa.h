@@ -7,12 +7,12 @@
 
 namespace tilewise::cpu {
 
-struct Probes {
-  void (*fma)(i64 steps);    // fp32 multiply-adds, as fast as registers allow
-  i64 fma_flops;             // of one step
-  void (*pairs)(i64 steps);  // bf16 pair dot products; null when there are none
+struct Probes {               // each returns a value that depends on all its work
+  float (*fma)(i64 steps);    // fp32 multiply-adds, as fast as registers allow
+  i64 fma_flops;              // of one step
+  float (*pairs)(i64 steps);  // bf16 pair dot products; null when there are none
   i64 pairs_flops;
-  void (*read)(const void* memory, i64 bytes);  // streams over memory, 64-byte aligned
+  float (*read)(const void* memory, i64 bytes);  // streams over memory, 64-byte aligned
 };
 
 struct Kernels {

@@ -10,7 +10,10 @@ struct Isa : Base<Isa, 8> {
   using Base::narrow;
   using Base::widen;
   static constexpr int kRows = 4, kVectors = 3, kQueries = kVectors * W, kKeys = 128;
-  TILEWISE_INLINE void pin(F& x) { asm("" : "+x"(x)); }
+  TILEWISE_INLINE F pin(F x) {
+    asm("" : "+x"(x));
+    return x;
+  }
   TILEWISE_INLINE F max(F a, F b) { return F(_mm256_max_ps(__m256(a), __m256(b))); }
   TILEWISE_INLINE bool any(I x) { return _mm256_movemask_ps(__m256(x)) != 0; }
   TILEWISE_INLINE F widen(const fp16* p) { return F(_mm256_cvtph_ps(load<__m128i>(p))); }

@@ -6,7 +6,10 @@ namespace {
 
 struct Isa : Base<Isa, 4> {
   static constexpr int kRows = 8, kVectors = 3, kQueries = kVectors * W, kKeys = 128;
-  TILEWISE_INLINE void pin(F& x) { asm("" : "+w"(x)); }
+  TILEWISE_INLINE F pin(F x) {
+    asm("" : "+w"(x));
+    return x;
+  }
 };
 
 }  // namespace

@@ -6,10 +6,11 @@ namespace {
 
 struct Isa : Base<Isa, 4> {
   static constexpr int kRows = 4, kVectors = 2, kQueries = kVectors * W, kKeys = 128;
-  TILEWISE_INLINE void pin(F& x) {
+  TILEWISE_INLINE F pin(F x) {
 #if defined(__x86_64__)
     asm("" : "+x"(x));
 #endif
+    return x;
   }
 };
 

@@ -17,7 +17,10 @@ struct Avx512 : Base<V, 16> {
   using typename B::U;
   using typename B::U64;
   static constexpr int kRows = 8, kVectors = 3, kQueries = kVectors * B::W, kKeys = 128;
-  TILEWISE_INLINE void pin(F& x) { asm("" : "+v"(x)); }
+  TILEWISE_INLINE F pin(F x) {
+    asm("" : "+v"(x));
+    return x;
+  }
   TILEWISE_INLINE F max(F a, F b) { return F(_mm512_max_ps(__m512(a), __m512(b))); }
   TILEWISE_INLINE bool any(I x) { return _mm512_test_epi32_mask(__m512i(x), __m512i(x)) != 0; }
   TILEWISE_INLINE F widen(const fp16* p) { return F(_mm512_cvtph_ps(B::template load<__m256i>(p))); }

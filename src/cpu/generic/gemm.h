@@ -30,10 +30,8 @@ TILEWISE_INLINE void multiply(typename V::F (&acc)[R][NV], const typename Dot::E
                               const float* b, i64 ldb, int n) {
   for (int t = 0; t < n; ++t) {
     typename V::F row[NV];
-    for (int v = 0; v < NV; ++v) {
-      row[v] = V::load(b + v * V::W);
-      V::pin(row[v]);  // else GCC folds the load into each of the R multiply-adds
-    }
+    // pinned: else GCC folds the load into each of the R multiply-adds
+    for (int v = 0; v < NV; ++v) row[v] = V::pin(V::load(b + v * V::W));
     for (int r = 0; r < R; ++r) {
       const typename Dot::Element x = along == Along::rows ? a[r * stride] : a[r];
       for (int v = 0; v < NV; ++v) acc[r][v] = Dot::step(acc[r][v], x, row[v]);
