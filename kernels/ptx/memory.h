@@ -29,6 +29,13 @@ TILEWISE_INLINE void store_global(T* pointer, const T& value) {
   *pointer = value;
 }
 
+// atom.global.add.u32: returns what was there
+TILEWISE_INSTRUCTION u32 atom_add(u32* pointer, u32 x) TILEWISE_PTX({
+  u32 old;
+  asm volatile("atom.global.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(pointer), "r"(x) : "memory");
+  return old;
+});
+
 // red.global.add.f32
 TILEWISE_INSTRUCTION void red_add(float* pointer, float x) TILEWISE_PTX({
   asm volatile("red.global.add.f32 [%0], %1;" ::"l"(pointer), "f"(x) : "memory");

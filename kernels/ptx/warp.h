@@ -9,9 +9,23 @@ namespace tilewise::ptx {
 TILEWISE_INSTRUCTION float shfl_xor(float x, int lane_mask)
     TILEWISE_PTX({ return __shfl_xor_sync(0xFFFFFFFFu, x, lane_mask); });
 
+// shfl.sync.bfly.b32
+TILEWISE_INSTRUCTION u32 shfl_xor(u32 x, int lane_mask)
+    TILEWISE_PTX({ return __shfl_xor_sync(0xFFFFFFFFu, x, lane_mask); });
+
+// shfl.sync.up.b32: from lane - delta; lanes below delta keep their own
+TILEWISE_INSTRUCTION u32 shfl_up(u32 x, int delta)
+    TILEWISE_PTX({ return __shfl_up_sync(0xFFFFFFFFu, x, delta); });
+
 // shfl.sync.idx.b32
 TILEWISE_INSTRUCTION u32 shfl_idx(u32 x, int lane)
     TILEWISE_PTX({ return __shfl_sync(0xFFFFFFFFu, x, lane); });
+
+// vote.sync.ballot.b32: bit l = lane l says yes
+TILEWISE_INSTRUCTION u32 vote_ballot(bool x) TILEWISE_PTX({ return __ballot_sync(0xFFFFFFFFu, x); });
+
+// brev.b32, clz.b32: the lowest bit that is set
+TILEWISE_INSTRUCTION int lowest_bit(u32 x) TILEWISE_PTX({ return __ffs(int(x)) - 1; });
 
 // vote.sync.any.pred
 TILEWISE_INSTRUCTION bool vote_any(bool x) TILEWISE_PTX({ return __any_sync(0xFFFFFFFFu, x) != 0; });

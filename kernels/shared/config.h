@@ -24,13 +24,14 @@ struct Config {
   Family family = Family::mma;
   Kernel kernel = Kernel::forward;
   Element element = Element::bf16;
-  int d = 128;         // head dim of q and k in shared memory: the tile's, >= the tensor's D
-  int dv = 128;        // head dim of v and out in shared memory
-  int Br = 128;        // query rows of a tile
-  int Bc = 64;         // key rows of a tile
-  int warps = 4;       // MMA warps of a thread block (the wgmma family adds its producer warpgroup)
-  int stages = 1;      // K/V buffers in flight
-  int min_blocks = 1;  // thread blocks per multiprocessor that registers must allow
+  int d = 128;               // head dim of q and k in shared memory: the tile's, >= the tensor's D
+  int dv = 128;              // head dim of v and out in shared memory
+  int Br = 128;              // query rows of a tile
+  int Bc = 64;               // key rows of a tile
+  int warps = 4;             // MMA warps of a thread block (the wgmma family adds its producer warpgroup)
+  int stages = 1;            // K/V buffers in flight
+  int min_blocks = 1;        // thread blocks per multiprocessor that registers must allow
+  bool q_registers = false;  // wgmma: Q is held in registers, not read from shared memory for every block
   // Backward: how many warps share out the rows of S^T and dP^T (keys), of dK and dV (keys), of dQ (queries);
   // the others share out the columns.
   int warps_s = 4;

@@ -30,18 +30,32 @@ constexpr i32 section_heads(const AttentionParams& p, int element_bytes) {
   return i32(heads < all ? heads : all);
 }
 
-// Int: u32 while the launch has fewer than 2^32 blocks, u64 beyond.
+// The order of all tiles of a launch, for any number of heads and sections.
+struct TileOrder {
+  i32 tiles;           // of a head
+  i32 heads, batches;  // heads of one batch entry
+  i32 section;         // heads (of all batch entries) that form a section
+
+  constexpr i64 count() const { return i64{tiles} * heads * batches; }
+
+  // Int: u32 while the launch has fewer than 2^32 tiles, u64 beyond.
+  template <class Int>
+  constexpr WorkItem place(Int index) const {
+    const Int per_section = Int(section) * Int(tiles);
+    const Int s = index / per_section;
+    const Int inside = index - s * per_section;
+    const Int left = Int(batches) * Int(heads) - s * Int(section);
+    const Int here = left < Int(section) ? left : Int(section);
+    const Int turn = inside / here;
+    const Int head = s * Int(section) + (inside - turn * here);
+    const Int b = head / Int(heads);
+    return {tiles - 1 - i32(turn), i32(b), i32(head - b * Int(heads))};
+  }
+};
+
 template <class Int>
 constexpr WorkItem work_item(const AttentionParams& p, i32 tiles, i32 section, Int index) {
-  const Int per_section = Int(section) * Int(tiles);
-  const Int s = index / per_section;
-  const Int inside = index - s * per_section;
-  const Int left = Int(p.B) * Int(p.H) - s * Int(section);
-  const Int heads = left < Int(section) ? left : Int(section);
-  const Int turn = inside / heads;
-  const Int head = s * Int(section) + (inside - turn * heads);
-  const Int b = head / Int(p.H);
-  return {tiles - 1 - i32(turn), i32(b), i32(head - b * Int(p.H))};
+  return TileOrder{tiles, p.H, p.B, section}.place(index);
 }
 
 // A one-dimensional launch, folded into y where x (below 2^31) does not reach.

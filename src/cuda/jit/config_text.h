@@ -11,11 +11,12 @@ namespace tilewise::cuda {
 // Config gains a member that is not listed here.
 template <class AnyConfig, class F>
 void for_each_field(AnyConfig& config, F&& f) {
-  auto& [family, kernel, element, d, dv, Br, Bc, warps, stages, min_blocks, warps_s, warps_dkv, warps_dq,
-         masked, softcap, alibi, bias, boolean_mask, dropout, varlen, strided, dbias, deterministic] = config;
+  auto& [family, kernel, element, d, dv, Br, Bc, warps, stages, min_blocks, q_registers, warps_s, warps_dkv,
+         warps_dq, masked, softcap, alibi, bias, boolean_mask, dropout, varlen, strided, dbias,
+         deterministic] = config;
   f("family", family), f("kernel", kernel), f("element", element);
   f("d", d), f("dv", dv), f("Br", Br), f("Bc", Bc), f("warps", warps), f("stages", stages),
-      f("min_blocks", min_blocks);
+      f("min_blocks", min_blocks), f("q_registers", q_registers);
   f("warps_s", warps_s), f("warps_dkv", warps_dkv), f("warps_dq", warps_dq);
   f("masked", masked), f("softcap", softcap), f("alibi", alibi), f("bias", bias),
       f("boolean_mask", boolean_mask);

@@ -1,0 +1,29 @@
+// TMA: one thread copies a box of a tensor (described by a tensor map) into swizzled shared memory; the bytes
+// are counted on an mbarrier. What lies outside the tensor arrives as zeros and is counted as well.
+#pragma once
+
+#include "../shared/tensor_map.h"
+#include "special.h"
+
+namespace tilewise::ptx {
+
+// L2 eviction policies as createpolicy.fractional with fraction 1 encodes them.
+inline constexpr u64 kEvictFirst = 0x12F0000000000000ull;
+inline constexpr u64 kEvictLast = 0x14F0000000000000ull;
+
+// prefetch.tensormap
+TILEWISE_INSTRUCTION void prefetch_map(const TensorMap& map) TILEWISE_PTX({
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+});
+
+// cp.async.bulk.tensor.5d: the box at (c0 .. c4), innermost coordinate first
+TILEWISE_INSTRUCTION void tma_load_5d(void* smem, const TensorMap& map, u64& bar, i32 c0, i32 c1, i32 c2,
+                                      i32 c3, i32 c4, u64 policy) TILEWISE_PTX({
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(shared_address(smem)),
+      "l"(&map), "r"(shared_address(&bar)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "l"(policy)
+      : "memory");
+});
+
+}  // namespace tilewise::ptx

@@ -1,0 +1,134 @@
+// What the host must know to launch the wgmma forward, as plain data: tile table, shared memory, tensor maps,
+// tile order. Shared with the kernel.
+#pragma once
+
+#include "../shared/config.h"
+#include "../shared/params.h"
+#include "../shared/schedule.h"
+#include "../shared/tensor_map.h"
+
+namespace tilewise::wgmma {
+
+inline constexpr int kGroupRows = 64;    // query rows of a warpgroup
+inline constexpr int kSwizzleCols = 64;  // 16-bit columns of a 128-byte swizzled box
+
+// The kernel's second argument, after AttentionParams.
+struct ForwardLaunch {
+  TensorMap q, k, v;  // query_map(), key_value_map()
+  TileOrder order;    // of packed heads
+  // 2^pack_log2 query heads that share a key/value head are one packed head with as many times the rows: its
+  // row r is query r >> pack_log2 of head (packed head << pack_log2) + the low bits of r.
+  i32 pack_log2;
+  u32* tile_counter;  // workspace, zero before the launch; null: tiles are taken in turn
+};
+
+constexpr int groups(const Config& c) { return c.warps / 4; }
+constexpr int threads(const Config& c) { return 128 + 32 * c.warps; }
+constexpr int column_boxes(int columns) { return (columns + kSwizzleCols - 1) / kSwizzleCols; }
+
+// Dynamic shared memory: Q, `stages` buffers of K and of V, barriers and the tile at hand.
+constexpr int forward_smem_bytes(const Config& c) {
+  const int q = c.Br * column_boxes(c.d), kv = c.stages * c.Bc * (column_boxes(c.d) + column_boxes(c.dv));
+  return (q + kv) * 128 + 256;
+}
+
+// The head dim in shared memory: padded with zeros. 0: beyond the family.
+constexpr int tile_dim(int d) {
+  return d <= 64 ? 64 : d <= 96 ? 96 : d <= 128 ? 128 : d <= 192 ? 192 : d <= 256 ? 256 : 0;
+}
+
+// Fills the tile of a forward whose element and features are set. False beyond head dim 256 and for fp32.
+constexpr bool choose_forward_tiles(Config& c, int D, int Dv, i64 rows) {
+  c.family = Family::wgmma;
+  c.kernel = Kernel::forward;
+  c.d = tile_dim(D), c.dv = tile_dim(Dv);
+  if (!c.d || !c.dv || c.element == Element::fp32) return false;
+  c.warps = 8, c.Br = 128, c.Bc = 128, c.stages = 2, c.q_registers = true;
+  const int widest = c.d > c.dv ? c.d : c.dv;
+  // Three warpgroups where registers allow and the rows fill their tiles; the score functors take registers.
+  const bool plain = !(c.softcap || c.alibi || c.bias || c.boolean_mask || c.dropout);
+  if (widest == 64) {
+    c.stages = 3;
+    if (plain && rows >= 2048) c.warps = 12, c.Br = 192, c.q_registers = false;
+  } else if (widest == 192) {
+    c.q_registers = false;
+    c.Bc = c.dv == 192 ? 96 : 128;
+  } else if (widest == 256) {
+    c.q_registers = false;
+    c.Bc = 80;
+  }
+  if (!plain && widest > 64) c.q_registers = false;
+  return true;
+}
+
+// Heads are packed when nothing else tells them apart (scores of their own, dropout): then one load of a key
+// block serves all of them.
+constexpr i32 pack_log2(const Config& c, i32 group) {
+  if (c.softcap || c.alibi || c.bias || c.boolean_mask || c.dropout) return 0;
+  i32 log2 = 0;
+  while (log2 < 6 && group % (2 << log2) == 0) ++log2;
+  return log2;
+}
+
+constexpr TileOrder tile_order(const Config& c, const AttentionParams& p) {
+  const i32 pack = pack_log2(c, p.group);
+  const i32 heads = p.H >> pack;
+  const i32 tiles = p.Sq > 0 ? i32((i64{p.Sq} << pack) + c.Br - 1) / c.Br : 1;
+  // Tiles of one length go head by head: all blocks then read the same keys and values.
+  const i32 section = c.masked ? section_heads(p, 2) >> pack : p.group >> pack;
+  return {tiles, heads, p.B, section > 0 ? section : 1};
+}
+
+// Thread blocks: one a multiprocessor, or one a tile when those are fewer.
+constexpr i32 grid_blocks(const TileOrder& order, i32 multiprocessors) {
+  return i32(order.count() < multiprocessors ? order.count() : multiprocessors);
+}
+
+// Bytes of workspace for the tile counter, which must be zero at launch; 0: the launch needs none.
+constexpr i64 counter_bytes(const TileOrder& order, i32 multiprocessors) {
+  return order.count() > multiprocessors ? 4 : 0;
+}
+
+// One tensor map as cuTensorMapEncodeTiled takes it, innermost dimension first: 16-bit elements, rank 5,
+// 128-byte swizzle, element strides 1, no interleave, L2 promotion of 256 bytes, zeros out of bounds. Strides
+// in bytes, of dimensions 1 to 4; that of a dimension of one element is arbitrary but must be legal.
+struct MapShape {
+  const void* address;
+  u64 dim[5];
+  u64 stride[4];
+  u32 box[5];
+};
+
+constexpr u64 map_stride(i64 elements, i64 extent) { return extent > 1 ? u64(elements) * 2 : 16; }
+
+// Can TMA read (b, s, h, d) rows of 16-bit elements? If not, another family or a packed copy has to.
+constexpr bool tma_readable(u64 address, Strides s) {
+  return s.d == 1 && address % 16 == 0 && s.s % 8 == 0 && s.h % 8 == 0 && s.b % 8 == 0 && s.s >= 0 &&
+         s.h >= 0 && s.b >= 0;
+}
+
+// Q: (d, head in pack, row, packed head, batch), boxes of one warpgroup's rows. rows: Sq, or the total of a
+// packed tensor, whose batches = 1.
+constexpr MapShape query_map(const void* q, Strides s, i64 rows, i32 batches, i32 heads, i32 columns,
+                             i32 pack) {
+  const i64 n = i64{1} << pack;
+  return {q,
+          {u64(columns), u64(n), u64(rows), u64(heads >> pack), u64(batches)},
+          {map_stride(s.h, n), map_stride(s.s, rows), map_stride(s.h * n, heads >> pack),
+           map_stride(s.b, batches)},
+          {kSwizzleCols, u32(n), u32(kGroupRows >> pack), 1, 1}};
+}
+
+// K, V: (d, row in box, where the box ends, head, batch). Dimensions 1 and 2 have the same stride, so that a
+// row is the sum of both coordinates, and the address lies one box before the first row: rows [r, r + n) of
+// the tensor, n <= Bc, are the first n of the box at (Bc - n, r + n). What would follow them lies outside
+// dimension 1, so it arrives as zeros, whatever the tensor holds there.
+constexpr MapShape key_value_map(const void* x, Strides s, i64 rows, i32 batches, i32 heads, i32 columns,
+                                 i32 Bc) {
+  return {static_cast<const char*>(x) - s.s * 2 * Bc,
+          {u64(columns), u64(Bc), u64(rows + 1), u64(heads), u64(batches)},
+          {map_stride(s.s, 2), map_stride(s.s, 2), map_stride(s.h, heads), map_stride(s.b, batches)},
+          {kSwizzleCols, u32(Bc), 1, 1, 1}};
+}
+
+}  // namespace tilewise::wgmma
