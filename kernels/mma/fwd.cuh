@@ -8,6 +8,7 @@
 // j - 1 arrives under the whole of block j.
 #pragma once
 
+#include "../tile/repair.h"
 #include "../tile/softmax.h"
 #include "../tile/store.h"
 #include "products.h"
@@ -53,6 +54,7 @@ TILEWISE_KERNEL(threads(c), c.min_blocks)
 forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   using Product = ForwardProducts<c>;
   constexpr int kThreads = threads(c), kTiles = Product::kTiles;
+  constexpr bool kCanHide = c.masked || c.boolean_mask;  // keys of a loaded block from rows of the tile
   static_assert(sizeof(ForwardSmem<c>) <= forward_smem_bytes(c) && c.Br % (16 * c.warps) == 0 &&
                 c.Bc % 16 == 0);
   auto& smem = *reinterpret_cast<ForwardSmem<c>*>(ptx::dynamic_shared());
@@ -167,6 +169,7 @@ forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   const float sink = p.sink ? ptx::load_global(p.sink + i64{work.h} * p.sink_h) : -infinity();
   float* lse =
       p.lse ? p.lse + (i64{work.b} * p.lse_b * (p.cu_seqlens_q == nullptr) + i64{work.h} * p.lse_h) : nullptr;
+  u32 suspects = 0;  // rows whose output is not finite though their LSE is
 #pragma unroll
   for (int m = 0; m < kTiles; ++m)
 #pragma unroll
@@ -176,7 +179,10 @@ forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
 #pragma unroll
       for (int n = 0; n < c.dv / 8; ++n)
 #pragma unroll
-        for (int x = 2 * r; x < 2 * r + 2; ++x) o_acc[m][n][x] = row.empty ? 0.f : o_acc[m][n][x] * factor;
+        for (int x = 2 * r; x < 2 * r + 2; ++x) {
+          o_acc[m][n][x] = row.empty ? 0.f : o_acc[m][n][x] * factor;
+          if (kCanHide && !is_finite(o_acc[m][n][x]) && is_finite(row.lse)) suspects |= 1u << (2 * m + r);
+        }
       const i32 at = i + 16 * m + 8 * r;
       if (lse && lane % 4 == 0 && at < seq.sq) ptx::store_global(lse + (seq.q_row + at) * p.lse_s, row.lse);
     }
@@ -189,6 +195,18 @@ forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
       p.out_stride.s * kBytes, p.out_stride.d * kBytes, p.Dv, seq.sq};
   store_fragment<c.element, SmemTile<c.element, c.Br, c.dv, Access::matrix>>(q_smem, o_acc, warp_row, out,
                                                                              i0);
+
+  // (10) What NaNs in V of hidden keys spoiled.
+  if constexpr (kCanHide) {
+    if (!ptx::vote_any(suspects != 0)) return;
+    const RowRepair<c> repair{score, dropout, q, k, v, out, p.scale, sink, p.inv_keep};
+#pragma unroll 1
+    for (int row = 0; row < 16 * kTiles; ++row) {
+      const i32 at = i0 + warp_row + row;
+      const bool suspect = i32(lane / 4) == row % 8 && (suspects >> (row / 8) & 1);
+      if (ptx::vote_any(suspect) && at < seq.sq) repair(at);
+    }
+  }
 }
 
 }  // namespace tilewise::mma

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <list>
 
 #include "core/error.h"
@@ -91,11 +92,14 @@ constexpr Config planned() {
   return c;
 }
 
+// `change`: done to the finished inputs.
 template <Config c>
-void expect_right(const std::string& line) {
+void expect_right(
+    const std::string& line, const std::function<void(Attention&)>& change = [](Attention&) {}) {
   const Case parsed = parse_case(line);
   for (const emulator::Order order : {emulator::Order::forward, emulator::Order::reverse}) {
     Attention x(parsed);
+    change(x);
     const Problem p = make_problem(x.a, TW_FORWARD);
     Config needed = features_of(p);
     needed.d = c.d, needed.dv = c.dv, needed.Br = c.Br, needed.Bc = c.Bc, needed.warps = c.warps,
@@ -114,6 +118,105 @@ TEST(EmulatedForward, Plain) {
   expect_right<planned<kBf16, 128, 128>()>("bf16 fwd B=1 Sq=70 Sk=200 H=2 Hk=1 D=128 Dv=128 seed=2");
   expect_right<planned<kBf16, 128, 128, 227 << 10>()>(
       "bf16 fwd B=1 Sq=70 Sk=200 H=2 Hk=1 D=128 Dv=128 amplitude=3 seed=2");
+  expect_right<planned<kFp16, 32, 32>()>("fp16 fwd B=2 Sq=1 Sk=97 H=3 Hk=3 D=32 Dv=32 shift=90 seed=3");
+  expect_right<planned<kFp16, 64, 64>()>("fp16 fwd B=0 Sq=1 Sk=97 H=3 Hk=3 D=64 Dv=64 seed=3");
+  expect_right<planned<kFp16, 64, 64>()>("fp16 fwd B=1 Sq=20 Sk=0 H=1 Hk=1 D=64 Dv=64 seed=3");
+  expect_right<planned<kFp16, 64, 64>()>("fp16 fwd B=1 Sq=0 Sk=20 H=1 Hk=1 D=64 Dv=64 seed=3");
+  expect_right<planned<kFp16, 64, 64>()>("fp16 fwd B=1 Sq=40 Sk=80 H=1 Hk=1 D=64 Dv=64 scale=-0.3 seed=3");
+}
+
+TEST(EmulatedForward, HeadDims) {
+  expect_right<planned<kBf16, 96, 96>()>("bf16 fwd B=1 Sq=33 Sk=140 H=1 Hk=1 D=96 Dv=96 seed=4");
+  expect_right<planned<kBf16, 192, 128>()>("bf16 fwd B=1 Sq=70 Sk=70 H=1 Hk=1 D=192 Dv=128 seed=5");
+  expect_right<planned<kBf16, 256, 256>()>("bf16 fwd B=1 Sq=65 Sk=97 H=1 Hk=1 D=256 Dv=256 seed=6");
+  expect_right<planned<kBf16, 32, 256>()>("bf16 fwd B=1 Sq=65 Sk=97 H=1 Hk=1 D=24 Dv=200 seed=6");
+  expect_right<planned<kFp16, 64, 32>()>("fp16 fwd B=1 Sq=65 Sk=97 H=2 Hk=2 D=40 Dv=8 seed=7");
+}
+
+TEST(EmulatedForward, Bands) {
+  constexpr Config c = planned<Config{.element = Element::bf16, .masked = true}, 64, 64>();
+  expect_right<c>("bf16 fwd B=1 Sq=200 Sk=200 H=2 Hk=2 D=64 Dv=64 causal seed=1");
+  expect_right<c>("bf16 fwd B=1 Sq=150 Sk=70 H=1 Hk=1 D=64 Dv=64 causal seed=2");
+  expect_right<c>("bf16 fwd B=1 Sq=70 Sk=300 H=1 Hk=1 D=64 Dv=64 causal seed=3");
+  expect_right<c>("bf16 fwd B=1 Sq=70 Sk=300 H=1 Hk=1 D=64 Dv=64 causal topleft seed=4");
+  expect_right<c>("bf16 fwd B=1 Sq=300 Sk=300 H=1 Hk=1 D=64 Dv=64 window=40,10 seed=5");
+  expect_right<c>("bf16 fwd B=1 Sq=300 Sk=200 H=1 Hk=1 D=64 Dv=64 window=0,0 seed=6");
+  expect_right<c>("bf16 fwd B=1 Sq=300 Sk=200 H=1 Hk=1 D=64 Dv=64 window=3,-1 topleft seed=7");
+  expect_right<c>("bf16 fwd B=1 Sq=30 Sk=20 H=1 Hk=1 D=64 Dv=64 window=9223372036854775807,2 seed=8");
+}
+
+// A NaN or infinity shows exactly where exact arithmetic puts it, also inside a tile that the diagonal
+// crosses.
+TEST(EmulatedForward, VisibleNaNs) {
+  constexpr Config c = planned<Config{.element = Element::bf16, .masked = true}, 64, 64>();
+  const std::string line = "bf16 fwd B=1 Sq=140 Sk=140 H=1 Hk=1 D=64 Dv=64 causal seed=1";
+  expect_right<c>(line, [](Attention& x) {
+    x.set(x.v, NAN, 0, 50, 0, 7);
+    x.set(x.v, INFINITY, 0, 90, 0, 8);
+    x.set(x.v, -INFINITY, 0, 130, 0, 8);
+  });
+  expect_right<c>(line, [](Attention& x) { x.set(x.k, NAN, 0, 70, 0, 3); });
+  expect_right<c>(line, [](Attention& x) { x.set(x.q, NAN, 0, 99, 0, 63); });
+  expect_right<planned<kFp16, 64, 64>()>("fp16 fwd B=1 Sq=40 Sk=80 H=1 Hk=1 D=64 Dv=64 seed=3",
+                                         [](Attention& x) { x.set(x.v, NAN, 0, 79, 0, 0); });
+}
+
+TEST(EmulatedForward, EveryFeature) {
+  expect_right<planned<Config{.element = Element::bf16, .softcap = true}, 64, 64>()>(
+      "bf16 fwd B=1 Sq=70 Sk=100 H=1 Hk=1 D=64 Dv=64 softcap=1.5 amplitude=3 seed=1");
+  expect_right<planned<Config{.element = Element::fp16, .masked = true, .alibi = true}, 64, 64>()>(
+      "fp16 fwd B=2 Sq=70 Sk=100 H=2 Hk=1 D=64 Dv=64 causal alibi=bh seed=2");
+  expect_right<planned<Config{.element = Element::fp16, .bias = true}, 64, 64>()>(
+      "fp16 fwd B=2 Sq=70 Sk=100 H=2 Hk=1 D=64 Dv=64 bias=b1ij:bf16 sink seed=3");
+  constexpr Config mask = planned<Config{.element = Element::bf16, .boolean_mask = true}, 64, 64>();
+  expect_right<mask>("bf16 fwd B=2 Sq=70 Sk=100 H=2 Hk=1 D=64 Dv=64 mask=bhij seed=4");
+  expect_right<mask>("bf16 fwd B=2 Sq=70 Sk=100 H=2 Hk=1 D=64 Dv=64 mask=b11j sink seed=5");
+  expect_right<mask>("bf16 fwd B=1 Sq=70 Sk=100 H=2 Hk=2 D=64 Dv=64 mask=1hi1 shift=-120 seed=6");
+  expect_right<planned<Config{.element = Element::bf16, .masked = true, .dropout = true}, 64, 64>()>(
+      "bf16 fwd B=2 Sq=70 Sk=100 H=2 Hk=1 D=64 Dv=64 causal dropout=0.25 seed=7");
+  expect_right<planned<Config{.element = Element::bf16, .masked = true, .varlen = true}, 64, 64>()>(
+      "bf16 fwd B=4 Sq=140 Sk=200 H=2 Hk=1 D=64 Dv=64 causal varlen sink seed=8");
+  expect_right<planned<Config{.element = Element::bf16, .varlen = true}, 64, 64>()>(
+      "bf16 fwd B=3 Sq=140 Sk=100 H=2 Hk=1 D=64 Dv=64 used=qk seed=9");
+  constexpr Config all = planned<Config{.element = Element::fp16,
+                                        .masked = true,
+                                        .softcap = true,
+                                        .alibi = true,
+                                        .bias = true,
+                                        .boolean_mask = true,
+                                        .dropout = true,
+                                        .varlen = true,
+                                        .strided = true},
+                                 64, 64>();
+  expect_right<all>(
+      "fp16 fwd B=3 Sq=70 Sk=130 H=4 Hk=2 D=33 Dv=49 causal window=90,-1 softcap=30 alibi=bh bias=bhij:fp32 "
+      "mask=bhij sink dropout=0.25 "
+      "varlen used=qk layout=2 seed=10");
+  expect_right<all>(
+      "fp16 fwd B=3 Sq=7 Sk=300 H=6 Hk=2 D=40 Dv=64 window=4,-1 topleft softcap=1.5 amplitude=3 alibi=h "
+      "bias=h11:fp16 mask=1hi1 "
+      "dropout=0.25 varlen layout=m seed=11");
+}
+
+TEST(EmulatedForward, Layouts) {
+  constexpr Config strided = planned<Config{.element = Element::bf16, .strided = true}, 64, 64>();
+  for (const char* layout : {"2", "p", "n", "o"})
+    expect_right<strided>(std::string("bf16 fwd B=2 Sq=20 Sk=70 H=2 Hk=2 D=64 Dv=48 layout=") + layout +
+                          " seed=1");
+  expect_right<strided>("bf16 fwd B=2 Sq=20 Sk=70 H=2 Hk=2 D=1 Dv=3 seed=1");
+  for (const char* layout : {"t", "e"})
+    expect_right<planned<kBf16, 64, 64>()>(
+        std::string("bf16 fwd B=2 Sq=20 Sk=70 H=2 Hk=2 D=64 Dv=48 layout=") + layout + " seed=1");
+}
+
+TEST(EmulatedForward, Fp32) {
+  expect_right<planned<kFp32, 64, 64>()>("fp32 fwd B=1 Sq=70 Sk=150 H=1 Hk=1 D=64 Dv=64 seed=1");
+  expect_right<planned<kFp32, 128, 128>()>(
+      "fp32 fwd B=1 Sq=30 Sk=150 H=1 Hk=1 D=128 Dv=128 amplitude=3 seed=2");
+  expect_right<planned<Config{.element = Element::fp32, .masked = true, .softcap = true}, 32, 96>()>(
+      "fp32 fwd B=1 Sq=70 Sk=100 H=1 Hk=1 D=20 Dv=68 causal softcap=30 seed=3");
+  expect_right<planned<kFp32, 256, 256>()>(
+      "fp32 fwd B=1 Sq=30 Sk=150 H=1 Hk=1 D=256 Dv=256 scale=-0.1 seed=4");
 }
 
 }  // namespace
