@@ -1,5 +1,6 @@
-// The Python module `tilewise._core`: tw_attention filled from plain Python values, plans cached by problem, GIL released while
-// computing. It knows nothing of numpy or PyTorch: the Python layer passes addresses, shapes and strides (in elements).
+// The Python module `tilewise._core`: tw_attention filled from plain Python values, plans cached by problem,
+// GIL released while computing. It knows nothing of numpy or PyTorch: the Python layer passes addresses,
+// shapes and strides (in elements).
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
@@ -47,13 +48,82 @@ int64_t integer(PyObject* o) {
   return x;
 }
 
-// (address, dtype, device_type, device_index, shape, strides), or None for an absent tensor.
-void read_tensor(PyObject* o, tw_tensor& t) {
+// The part of DLPack's C exchange interface (1.2 and later) that reads a tensor without Python calls.
+struct DlTensor {
+  void* data;
+  struct {
+    int32_t type, id;
+  } device;
+  int32_t ndim;
+  struct {
+    uint8_t code, bits;
+    uint16_t lanes;
+  } dtype;
+  int64_t *shape, *strides;
+  uint64_t byte_offset;
+};
+
+struct DlExchangeApi {
+  uint32_t major, minor;
+  void* previous;
+  void *allocate, *managed_from_object, *managed_to_object;
+  int (*tensor_from_object)(void* object, DlTensor* out);
+  void* current_stream;
+};
+
+const DlExchangeApi* exchange = nullptr;
+
+int dtype_of(const DlTensor& t) {
+  switch (t.dtype.code * 256 + t.dtype.bits) {
+    case 2 * 256 + 32: return TW_FP32;
+    case 2 * 256 + 16: return TW_FP16;
+    case 4 * 256 + 16: return TW_BF16;
+    case 6 * 256 + 8:
+    case 1 * 256 + 8: return TW_BOOL;
+    case 0 * 256 + 32: return TW_INT32;
+    case 0 * 256 + 64: return TW_INT64;
+    default: return TW_DTYPE_NONE;
+  }
+}
+
+// A tensor of the framework that use_exchange_api() named.
+void read_framework_tensor(const char* name, PyObject* o, tw_tensor& t) {
+  DlTensor d{};
+  if (exchange->tensor_from_object(o, &d)) {
+    if (!PyErr_Occurred()) PyErr_Format(PyExc_TypeError, "%s: not a tensor that can be read", name);
+    throw nb::python_error();
+  }
+  t.dtype = dtype_of(d);
+  if (!t.dtype) {
+    PyErr_Format(PyExc_TypeError,
+                 "%s: dtype must be float32, float16 or bfloat16 (masks: bool; indices: int32, int64)", name);
+    throw nb::python_error();
+  }
+  if (d.device.type != TW_CPU && d.device.type != TW_CUDA) {
+    PyErr_Format(PyExc_ValueError, "%s: on DLPack device type %d; CPU and CUDA tensors are supported", name,
+                 d.device.type);
+    throw nb::python_error();
+  }
+  t.data = static_cast<char*>(d.data) + d.byte_offset;
+  t.device_type = d.device.type;
+  t.device_index = d.device.type == TW_CUDA ? d.device.id : 0;
+  t.ndim = d.ndim;
+  for (int i = 0; i < d.ndim && i < 4; ++i) {
+    t.size[i] = d.shape[i];
+    t.stride[i] = d.strides[i];
+  }
+}
+
+// (address, dtype, device_type, device_index, shape, strides), a tensor of the exchange interface's
+// framework, or None.
+void read_tensor(const char* name, PyObject* o, tw_tensor& t) {
   if (o == Py_None) return;
+  if (!PyTuple_Check(o) && exchange) return read_framework_tensor(name, o, t);
   PyObject *shape, *strides;
   unsigned long long address;
   int dtype, device_type, device_index;
-  if (!PyArg_ParseTuple(o, "KiiiOO", &address, &dtype, &device_type, &device_index, &shape, &strides)) throw nb::python_error();
+  if (!PyArg_ParseTuple(o, "KiiiOO", &address, &dtype, &device_type, &device_index, &shape, &strides))
+    throw nb::python_error();
   t.data = reinterpret_cast<void*>(address);
   t.dtype = dtype;
   t.device_type = device_type;
@@ -62,21 +132,55 @@ void read_tensor(PyObject* o, tw_tensor& t) {
   if (n < 0 || n != PySequence_Size(strides)) throw nb::value_error("shape and strides differ in length");
   t.ndim = int32_t(n);
   for (Py_ssize_t i = 0; i < n && i < 4; ++i) {
-    const nb::object size = nb::steal(PySequence_GetItem(shape, i)), stride = nb::steal(PySequence_GetItem(strides, i));
+    const nb::object size = nb::steal(PySequence_GetItem(shape, i)),
+                     stride = nb::steal(PySequence_GetItem(strides, i));
     t.size[i] = integer(size.ptr());
     t.stride[i] = integer(stride.ptr());
   }
 }
 
-constexpr tw_tensor tw_attention::*kTensors[] = {
-    &tw_attention::q,           &tw_attention::k,            &tw_attention::v,
-    &tw_attention::out,         &tw_attention::lse,          &tw_attention::bias,
-    &tw_attention::mask,        &tw_attention::alibi_slopes, &tw_attention::sink,
-    &tw_attention::cu_seqlens_q, &tw_attention::cu_seqlens_k, &tw_attention::seqused_q,
-    &tw_attention::seqused_k,   &tw_attention::dout,         &tw_attention::dlse,
-    &tw_attention::dq,          &tw_attention::dk,           &tw_attention::dv,
-    &tw_attention::dbias,       &tw_attention::dsink};
+constexpr tw_tensor tw_attention::*kTensors[] = {&tw_attention::q,
+                                                 &tw_attention::k,
+                                                 &tw_attention::v,
+                                                 &tw_attention::out,
+                                                 &tw_attention::lse,
+                                                 &tw_attention::bias,
+                                                 &tw_attention::mask,
+                                                 &tw_attention::alibi_slopes,
+                                                 &tw_attention::sink,
+                                                 &tw_attention::cu_seqlens_q,
+                                                 &tw_attention::cu_seqlens_k,
+                                                 &tw_attention::seqused_q,
+                                                 &tw_attention::seqused_k,
+                                                 &tw_attention::dout,
+                                                 &tw_attention::dlse,
+                                                 &tw_attention::dq,
+                                                 &tw_attention::dk,
+                                                 &tw_attention::dv,
+                                                 &tw_attention::dbias,
+                                                 &tw_attention::dsink};
+constexpr const char* kTensorNames[] = {"q",
+                                        "k",
+                                        "v",
+                                        "out",
+                                        "lse",
+                                        "bias",
+                                        "mask",
+                                        "alibi_slopes",
+                                        "sink",
+                                        "cu_seqlens_q",
+                                        "cu_seqlens_k",
+                                        "seqused_q",
+                                        "seqused_k",
+                                        "dout",
+                                        "dlse",
+                                        "dq",
+                                        "dk",
+                                        "dv",
+                                        "dbias",
+                                        "dsink"};
 constexpr size_t kTensorCount = std::size(kTensors);
+static_assert(std::size(kTensorNames) == kTensorCount);
 
 struct Options {  // the Python layer's dataclass, filled once per call
   tw_options c{};
@@ -84,7 +188,8 @@ struct Options {  // the Python layer's dataclass, filled once per call
   std::string algorithm;
 };
 
-// Plans by problem: everything of tw_attention but the addresses (their alignment stays). Least recently used go first.
+// Plans by problem: everything of tw_attention but the addresses (their alignment stays). Least recently used
+// go first.
 class PlanCache {
  public:
   std::shared_ptr<tw_plan> get(const tw_attention& a, tw_pass pass) {
@@ -160,11 +265,13 @@ void* cpu_workspace(size_t bytes) {
 // One call: the problem with its addresses, and the plan for it.
 class Call {
  public:
-  Call(int pass, nb::tuple tensors, const Options& options) {
+  Call(int pass, nb::tuple tensors, const Options& options, uintptr_t philox_state) {
     check(tw_attention_init(&a_, sizeof a_));
-    if (tensors.size() != kTensorCount) throw nb::value_error("wrong number of tensors");
-    for (size_t i = 0; i < kTensorCount; ++i) read_tensor(PyTuple_GET_ITEM(tensors.ptr(), Py_ssize_t(i)), a_.*kTensors[i]);
+    if (tensors.size() > kTensorCount) throw nb::value_error("too many tensors");
+    for (size_t i = 0; i < tensors.size(); ++i)
+      read_tensor(kTensorNames[i], PyTuple_GET_ITEM(tensors.ptr(), Py_ssize_t(i)), a_.*kTensors[i]);
     a_.options = options.c;
+    a_.options.philox_state = reinterpret_cast<const uint64_t*>(philox_state);
     algorithm_ = options.algorithm;
     a_.options.algorithm = algorithm_.empty() ? nullptr : algorithm_.c_str();
     a_.max_seqlen_q = options.max_seqlen_q;
@@ -179,7 +286,8 @@ class Call {
     {
       nb::gil_scoped_release release;
       void* memory = reinterpret_cast<void*>(workspace);
-      if (!memory && a_.q.device_type != TW_CUDA) memory = cpu_workspace(bytes = std::max<size_t>(this->workspace(), 64));
+      if (!memory && a_.q.device_type != TW_CUDA)
+        memory = cpu_workspace(bytes = std::max<size_t>(this->workspace(), 64));
       status = tw_plan_execute(plan_.get(), &a_, memory, bytes, reinterpret_cast<void*>(stream));
     }
     check(status);
@@ -212,7 +320,8 @@ class Call {
 void merge(nb::tuple tensors, uintptr_t stream) {
   tw_tensor t[6] = {};
   if (tensors.size() != 6) throw nb::value_error("wrong number of tensors");
-  for (size_t i = 0; i < 6; ++i) read_tensor(PyTuple_GET_ITEM(tensors.ptr(), Py_ssize_t(i)), t[i]);
+  constexpr const char* names[6] = {"out_a", "lse_a", "out_b", "lse_b", "out", "lse"};
+  for (size_t i = 0; i < 6; ++i) read_tensor(names[i], PyTuple_GET_ITEM(tensors.ptr(), Py_ssize_t(i)), t[i]);
   tw_status status;
   {
     nb::gil_scoped_release release;
@@ -224,35 +333,55 @@ void merge(nb::tuple tensors, uintptr_t stream) {
 }  // namespace
 
 NB_MODULE(_core, m) {
-  unsupported_error = PyErr_NewExceptionWithDoc("tilewise.UnsupportedError",
-                                                "A legal problem that no kernel of this build or machine can run.",
-                                                PyExc_NotImplementedError, nullptr);
+  nb::set_leak_warnings(false);  // cached options live as long as the process
+  unsupported_error = PyErr_NewExceptionWithDoc(
+      "tilewise.UnsupportedError", "A legal problem that no kernel of this build or machine can run.",
+      PyExc_NotImplementedError, nullptr);
   m.attr("UnsupportedError") = nb::borrow(unsupported_error);
 
   nb::class_<Options>(m, "Options")
-      .def("__init__",
-           [](Options* self, double scale, double softcap, bool causal, bool top_left, int64_t window_left, int64_t window_right,
-              double dropout_p, uint64_t seed, uint64_t offset, uintptr_t philox_state, bool deterministic,
-              bool batch_invariant, int threads, const std::string& algorithm, int64_t max_seqlen_q, int64_t max_seqlen_k) {
-             new (self) Options();
-             self->c = {scale,   softcap, causal, top_left ? TW_TOP_LEFT : TW_BOTTOM_RIGHT,
-                        window_left, window_right, dropout_p, seed, offset, reinterpret_cast<const uint64_t*>(philox_state),
-                        deterministic, batch_invariant, threads, 0, nullptr};
-             self->algorithm = algorithm;
-             self->max_seqlen_q = max_seqlen_q;
-             self->max_seqlen_k = max_seqlen_k;
-           },
-           "scale"_a, "softcap"_a, "causal"_a, "top_left"_a, "window_left"_a, "window_right"_a, "dropout_p"_a, "seed"_a,
-           "offset"_a, "philox_state"_a, "deterministic"_a, "batch_invariant"_a, "threads"_a, "algorithm"_a, "max_seqlen_q"_a,
-           "max_seqlen_k"_a);
+      .def(
+          "__init__",
+          [](Options* self, double scale, double softcap, bool causal, bool top_left, int64_t window_left,
+             int64_t window_right, double dropout_p, uint64_t seed, uint64_t offset, bool deterministic,
+             bool batch_invariant, int threads, const std::string& algorithm, int64_t max_seqlen_q,
+             int64_t max_seqlen_k) {
+            new (self) Options();
+            self->c = {scale,         softcap,
+                       causal,        top_left ? TW_TOP_LEFT : TW_BOTTOM_RIGHT,
+                       window_left,   window_right,
+                       dropout_p,     seed,
+                       offset,        nullptr,
+                       deterministic, batch_invariant,
+                       threads,       0,
+                       nullptr};
+            self->algorithm = algorithm;
+            self->max_seqlen_q = max_seqlen_q;
+            self->max_seqlen_k = max_seqlen_k;
+          },
+          "scale"_a, "softcap"_a, "causal"_a, "top_left"_a, "window_left"_a, "window_right"_a, "dropout_p"_a,
+          "seed"_a, "offset"_a, "deterministic"_a, "batch_invariant"_a, "threads"_a, "algorithm"_a,
+          "max_seqlen_q"_a, "max_seqlen_k"_a);
 
   nb::class_<Call>(m, "Call")
-      .def(nb::init<int, nb::tuple, const Options&>(), "pass_"_a, "tensors"_a, "options"_a)
-      .def_prop_ro("workspace", &Call::workspace)
+      .def(nb::init<int, nb::tuple, const Options&, uintptr_t>(), "pass_"_a, "tensors"_a, "options"_a,
+           "philox_state"_a)
+      .def("workspace", &Call::workspace)
       .def("run", &Call::run, "workspace"_a, "bytes"_a, "stream"_a)
       .def("prepare", &Call::prepare)
       .def("explain", &Call::explain);
 
+  m.def(
+      "use_exchange_api",
+      [](nb::handle capsule) {
+        auto* api =
+            static_cast<const DlExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+        if (!api) throw nb::python_error();
+        if (api->major == 1 && api->tensor_from_object) exchange = api;
+        return exchange != nullptr;
+      },
+      "capsule"_a,
+      "Reads tensors of this framework directly; False when its interface is of another version.");
   m.def("merge", &merge, "tensors"_a, "stream"_a);
   m.def("info", [] { return text_of(tw_info); });
   m.attr("__version__") = tw_version();

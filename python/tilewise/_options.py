@@ -28,7 +28,6 @@ def make_options(
     dropout_p: float = 0.0,
     seed: int = 0,
     offset: int = 0,
-    philox_state: int = 0,
     deterministic: bool = False,
     batch_invariant: bool = False,
     threads: int = 0,
@@ -51,7 +50,6 @@ def make_options(
         float(dropout_p),
         seed & (2**64 - 1),
         offset & (2**64 - 1),
-        philox_state,
         bool(deterministic),
         bool(batch_invariant),
         int(threads),
@@ -63,4 +61,4 @@ def make_options(
 
 def call(pass_: int, tensors: dict[str, Any], options: Any) -> Any:
     """A `_core.Call` from descriptions by name (absent ones None)."""
-    return _core.Call(pass_, tuple([tensors.get(name) for name in TENSORS]), options)
+    return _core.Call(pass_, tuple([tensors.get(name) for name in TENSORS]), options, 0)

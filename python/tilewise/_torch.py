@@ -6,13 +6,14 @@ strides; workspace comes from torch's allocator, the stream is the current one o
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Optional
 
 import torch
 from torch import Tensor
 
 from . import _core
-from ._options import BACKWARD, FORWARD, call, make_options
+from ._options import BACKWARD, FORWARD, TENSORS, make_options
 
 _DTYPES = {
     torch.float32: 1, torch.float16: 2, torch.bfloat16: 3, torch.bool: 4, torch.uint8: 4, torch.int32: 5, torch.int64: 6,
@@ -33,15 +34,29 @@ def describe(name: str, t: Optional[Tensor]) -> Optional[tuple]:
     return (t.data_ptr(), code, _CPU, 0, t.shape, t.stride())
 
 
-def _run(pass_: int, tensors: dict[str, Optional[Tensor]], options: Any, device: torch.device) -> None:
-    work = call(pass_, {name: describe(name, t) for name, t in tensors.items() if t is not None}, options)
-    if device.type != "cuda":
+# torch >= 2.10 hands its tensors to C without Python calls; the tuples of describe() are the slow way round.
+_direct = _core.use_exchange_api(Tensor.__dlpack_c_exchange_api__) if hasattr(Tensor, "__dlpack_c_exchange_api__") else False
+
+cached_options = functools.lru_cache(maxsize=256)(make_options)
+
+
+def run(pass_: int, tensors: tuple[Optional[Tensor], ...], options: Any, rng_state: Optional[Tensor] = None) -> None:
+    """Executes a pass; `tensors` in the order of _options.TENSORS, trailing ones may be left out."""
+    q = tensors[0]
+    assert q is not None
+    if not _direct:
+        tensors = tuple([describe(name, t) for name, t in zip(TENSORS, tensors)])
+    work = _core.Call(pass_, tensors, options, 0 if rng_state is None else rng_state.data_ptr())
+    if not q.is_cuda:
         work.run(0, 0, 0)
         return
-    stream = torch._C._cuda_getCurrentRawStream(device.index)
-    size = work.workspace
-    workspace = torch.empty(size, dtype=torch.uint8, device=device) if size else None
-    work.run(workspace.data_ptr() if size else 0, size, stream)
+    stream = torch._C._cuda_getCurrentRawStream(q.get_device())
+    size = work.workspace()
+    if size:
+        workspace = torch.empty(size, dtype=torch.uint8, device=q.device)
+        work.run(workspace.data_ptr(), size, stream)
+    else:
+        work.run(0, 0, stream)
 
 
 def _outputs(q: Tensor, v: Tensor, packed: bool) -> tuple[Tensor, Tensor]:
@@ -65,17 +80,13 @@ def forward(
     deterministic: bool, batch_invariant: bool, threads: int, algorithm: str,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     out, lse = _outputs(q, v, cu_seqlens_q is not None)
-    tensors = dict(
-        q=q, k=k, v=v, bias=bias, mask=mask, alibi_slopes=alibi_slopes, sink=sink, cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_k=cu_seqlens_k, seqused_q=seqused_q, seqused_k=seqused_k, out=out, lse=lse,
-    )  # fmt: skip
-    options = make_options(
+    options = cached_options(
         scale=scale, softcap=softcap, causal=causal, alignment=alignment, window=(window_left, window_right),
-        dropout_p=dropout_p, philox_state=0 if rng_state is None else rng_state.data_ptr(), max_seqlen_q=max_seqlen_q,
-        max_seqlen_k=max_seqlen_k, deterministic=deterministic, batch_invariant=batch_invariant, threads=threads,
-        algorithm=algorithm,
+        dropout_p=dropout_p, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, deterministic=deterministic,
+        batch_invariant=batch_invariant, threads=threads, algorithm=algorithm,
     )  # fmt: skip
-    _run(FORWARD, tensors, options, q.device)
+    tensors = (q, k, v, out, lse, bias, mask, alibi_slopes, sink, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k)
+    run(FORWARD, tensors, options, rng_state)
     return out, lse
 
 
@@ -95,18 +106,16 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     dbias, dsink = _gradient_like(bias, want_dbias), _gradient_like(sink, want_dsink)
-    tensors = dict(
-        q=q, k=k, v=v, out=out, lse=lse, bias=bias, mask=mask, alibi_slopes=alibi_slopes, sink=sink, cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_k=cu_seqlens_k, seqused_q=seqused_q, seqused_k=seqused_k, dout=dout, dlse=dlse, dq=dq, dk=dk, dv=dv,
-        dbias=dbias if want_dbias else None, dsink=dsink if want_dsink else None,
-    )  # fmt: skip
-    options = make_options(
+    options = cached_options(
         scale=scale, softcap=softcap, causal=causal, alignment=alignment, window=(window_left, window_right),
-        dropout_p=dropout_p, philox_state=0 if rng_state is None else rng_state.data_ptr(), max_seqlen_q=max_seqlen_q,
-        max_seqlen_k=max_seqlen_k, deterministic=deterministic, batch_invariant=batch_invariant, threads=threads,
-        algorithm=algorithm,
+        dropout_p=dropout_p, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, deterministic=deterministic,
+        batch_invariant=batch_invariant, threads=threads, algorithm=algorithm,
     )  # fmt: skip
-    _run(BACKWARD, tensors, options, q.device)
+    tensors = (
+        q, k, v, out, lse, bias, mask, alibi_slopes, sink, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, dout, dlse, dq, dk,
+        dv, dbias if want_dbias else None, dsink if want_dsink else None,
+    )  # fmt: skip
+    run(BACKWARD, tensors, options, rng_state)
     return dq, dk, dv, dbias, dsink
 
 
@@ -159,7 +168,10 @@ def _plain(*tensors: Optional[Tensor]) -> bool:
     if torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None:
         return False
     grad = torch.is_grad_enabled()
-    return all(t is None or (type(t) in (Tensor, torch.nn.Parameter) and not (grad and t.requires_grad)) for t in tensors)
+    for t in tensors:
+        if t is not None and ((type(t) is not Tensor and type(t) is not torch.nn.Parameter) or (grad and t.requires_grad)):
+            return False
+    return True
 
 
 def new_rng_state(device: torch.device) -> Tensor:
@@ -194,8 +206,8 @@ def forward_with_lse(q: Tensor, k: Tensor, v: Tensor, tensors: dict, options: di
         int(options.get("max_seqlen_q") or 0), int(options.get("max_seqlen_k") or 0), deterministic,
         bool(options.get("batch_invariant", False)), int(options.get("threads", 0)), options.get("algorithm") or "",
     )  # fmt: skip
-    run = _forward_kernel if _plain(*arguments[:_TENSOR_INPUTS]) else forward
-    out, lse = run(*arguments)
+    kernel = _forward_kernel if _plain(*arguments[:_TENSOR_INPUTS]) else forward
+    out, lse = kernel(*arguments)
     return out, lse, rng_state
 
 

@@ -195,12 +195,11 @@ def _state_or_empty(rng_state: Optional[Tensor], q: Tensor) -> Tensor:
 
 def _backward_into(dout, q, k, v, out, lse, dq, dk, dv, tensors: dict, options: dict, rng_state: Optional[Tensor]) -> None:
     dq, dk, dv = (torch.empty_like(t) if g is None else g for g, t in ((dq, q), (dk, k), (dv, v)))
-    if options["dropout_p"] > 0:
-        if rng_state is None:
-            raise ValueError("rng_state: missing while dropout_p > 0; pass the one that the forward returned")
-        options = dict(options, philox_state=rng_state.data_ptr())
+    if options["dropout_p"] > 0 and rng_state is None:
+        raise ValueError("rng_state: missing while dropout_p > 0; pass the one that the forward returned")
     slopes = tensors.get("alibi_slopes")
     if slopes is not None:
         tensors = dict(tensors, alibi_slopes=slopes.float())
-    all_tensors = dict(tensors, q=q, k=k, v=v, out=out, lse=lse, dout=dout, dq=dq, dk=dk, dv=dv)
-    _torch._run(_torch.BACKWARD, all_tensors, _torch.make_options(**options), q.device)
+    named = dict(tensors, q=q, k=k, v=v, out=out, lse=lse, dout=dout, dq=dq, dk=dk, dv=dv)
+    state = rng_state if options["dropout_p"] > 0 else None
+    _torch.run(_torch.BACKWARD, tuple(map(named.get, _torch.TENSORS)), _torch.cached_options(**options), state)

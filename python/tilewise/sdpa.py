@@ -34,17 +34,15 @@ def _window(left: Optional[int], right: Optional[int]) -> tuple[int, int]:
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, tensors: dict, out: Tensor, lse: Tensor, state: Optional[Tensor], **options: Any) -> None:
-    options["philox_state"] = 0 if state is None else state.data_ptr()
-    all_tensors = dict(tensors, q=q, k=k, v=v, out=out, lse=lse)
-    _torch._run(_torch.FORWARD, all_tensors, _torch.make_options(**options), q.device)
+    named = dict(tensors, q=q, k=k, v=v, out=out, lse=lse)
+    _torch.run(_torch.FORWARD, tuple(map(named.get, _torch.TENSORS)), _torch.cached_options(**options), state)
 
 
 def _backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, tensors: dict, state: Optional[Tensor], **options: Any):
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    options["philox_state"] = 0 if state is None else state.data_ptr()
     options["deterministic"] = torch.are_deterministic_algorithms_enabled()
-    all_tensors = dict(tensors, q=q, k=k, v=v, out=out, lse=lse, dout=dout, dq=dq, dk=dk, dv=dv)
-    _torch._run(_torch.BACKWARD, all_tensors, _torch.make_options(**options), q.device)
+    named = dict(tensors, q=q, k=k, v=v, out=out, lse=lse, dout=dout, dq=dq, dk=dk, dv=dv)
+    _torch.run(_torch.BACKWARD, tuple(map(named.get, _torch.TENSORS)), _torch.cached_options(**options), state)
     return dq, dk, dv
 
 
