@@ -9,23 +9,13 @@
 namespace tilewise::cli {
 namespace {
 
-// Bytes from the first element to the end of the last: the tool's tensors have no negative strides.
-size_t extent(const tw_tensor& t) {
-  int64_t last = 0;
-  for (int i = 0; i < t.ndim; ++i) {
-    if (t.size[i] == 0) return 0;
-    last += (t.size[i] - 1) * t.stride[i];
-  }
-  return size_t(last + 1) * size_of(tw_dtype(t.dtype));
-}
-
 void execute_on_gpu(const tw_attention& host, tw_pass pass, DeviceName device) {
   tw_attention a = planned(host, pass, device);
   std::vector<cuda::DeviceBuffer> buffers;
   for (const TensorUse& use : tensors_of(pass)) {
     tw_tensor& t = a.*use.tensor;
     if (!t.dtype) continue;
-    const size_t bytes = extent(t);
+    const size_t bytes = tensor_bytes(t);
     buffers.emplace_back(device.index, bytes);
     if (!use.output && bytes) buffers.back().upload((host.*use.tensor).data, bytes);
     t.data = buffers.back().data();
@@ -39,11 +29,20 @@ void execute_on_gpu(const tw_attention& host, tw_pass pass, DeviceName device) {
     const tw_tensor& t = a.*use.tensor;
     if (!t.dtype) continue;
     const cuda::DeviceBuffer& buffer = buffers[next++];
-    if (use.output && extent(t)) buffer.download((host.*use.tensor).data, extent(t));
+    if (use.output && tensor_bytes(t)) buffer.download((host.*use.tensor).data, tensor_bytes(t));
   }
 }
 
 }  // namespace
+
+size_t tensor_bytes(const tw_tensor& t) {
+  int64_t last = 0;
+  for (int i = 0; i < t.ndim; ++i) {
+    if (t.size[i] == 0) return 0;
+    last += (t.size[i] - 1) * t.stride[i];
+  }
+  return size_t(last + 1) * size_of(tw_dtype(t.dtype));
+}
 
 std::vector<TensorUse> tensors_of(tw_pass pass) {
   const bool backward = pass == TW_BACKWARD;

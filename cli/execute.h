@@ -18,6 +18,9 @@ std::vector<TensorUse> tensors_of(tw_pass pass);
 // The problem's tensors as they will be seen on the device, for planning: same shapes, no data.
 tw_attention planned(const tw_attention& a, tw_pass pass, DeviceName device);
 
+// Bytes from the first element to the end of the last: tensors here have no negative strides.
+size_t tensor_bytes(const tw_tensor& t);
+
 void execute(const tw_attention& a, tw_pass pass, DeviceName device);
 
 }  // namespace tilewise::cli

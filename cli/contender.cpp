@@ -1,0 +1,194 @@
+#include "cli/contender.h"
+
+#include <algorithm>
+#include <ctime>
+
+#include "cli/execute.h"
+#include "cli/unfused.h"
+#include "core/error.h"
+#include "cpu/backend.h"
+#include "cpu/probe.h"
+#include "cuda/driver/memory.h"
+#include "plan/decision.h"
+#include "tilewise/tilewise.hpp"
+
+namespace tilewise::cli {
+namespace {
+
+constexpr Clock kWall{};
+
+double median(std::vector<double> x) {
+  std::nth_element(x.begin(), x.begin() + long(x.size() / 2), x.end());
+  return x[x.size() / 2];
+}
+
+tw_pass pass_of(Work work) { return work == Work::forward ? TW_FORWARD : TW_BACKWARD; }
+
+// One pass of the library on host tensors, planned once.
+struct CpuPass {
+  CpuPass(const tw_attention& a, tw_pass pass) : plan(a, pass) { workspace.reserve(plan.workspace()); }
+  tw::Plan plan;
+  tw::Workspace workspace;
+};
+
+class OnCpu : public Contender {
+ public:
+  OnCpu(const Shape& shape, const tw_options& options, Work work, Clock clock)
+      : sample_(shape, pass_of(work), options),
+        work_(work),
+        clock_(clock),
+        forward_(sample_.attention, TW_FORWARD) {
+    if (work != Work::forward) backward_ = std::make_unique<CpuPass>(sample_.attention, TW_BACKWARD);
+    forward_.plan.execute(sample_.attention, forward_.workspace);
+  }
+  double run() override {
+    const double start = clock_.now();
+    if (work_ != Work::backward) forward_.plan.execute(sample_.attention, forward_.workspace);
+    if (backward_) backward_->plan.execute(sample_.attention, backward_->workspace);
+    return clock_.now() - start;
+  }
+
+ private:
+  Sample sample_;
+  Work work_;
+  Clock clock_;
+  CpuPass forward_;
+  std::unique_ptr<CpuPass> backward_;
+};
+
+class OnGpu : public Contender {
+ public:
+  OnGpu(const Shape& shape, const tw_options& options, Work work, DeviceName device)
+      : device_(device.index), work_(work), timer_(device.index) {
+    const Sample sample(shape, pass_of(work), options);
+    a_ = planned(sample.attention, pass_of(work), device);
+    for (const TensorUse& use : tensors_of(pass_of(work))) {
+      tw_tensor& t = a_.*use.tensor;
+      if (!t.dtype) continue;
+      const size_t bytes = tensor_bytes(t);
+      tensors_.emplace_back(device_, bytes);
+      if (bytes) tensors_.back().upload((sample.attention.*use.tensor).data, bytes);
+      t.data = tensors_.back().data();
+    }
+    forward_ = std::make_unique<tw::Plan>(a_, TW_FORWARD);
+    if (work != Work::forward) backward_ = std::make_unique<tw::Plan>(a_, TW_BACKWARD);
+    workspace_ =
+        cuda::DeviceBuffer(device_, std::max(forward_->workspace(), backward_ ? backward_->workspace() : 0));
+    forward();
+    if (backward_) backward();
+    cuda::synchronize(device_, nullptr);
+    const double once = run();
+    burst_ = std::clamp(int(0.005 / std::max(once, 1e-6)), 1, 50);
+  }
+  double run() override {
+    timer_.start(nullptr);
+    for (int i = 0; i < burst_; ++i) {
+      if (work_ != Work::backward) forward();
+      if (work_ != Work::forward) backward();
+    }
+    timer_.stop(nullptr);
+    return timer_.seconds() / burst_;
+  }
+
+ private:
+  void forward() { forward_->execute(a_, workspace_.data(), workspace_.bytes()); }
+  void backward() { backward_->execute(a_, workspace_.data(), workspace_.bytes()); }
+
+  const int device_;
+  const Work work_;
+  tw_attention a_;
+  std::vector<cuda::DeviceBuffer> tensors_;
+  cuda::DeviceBuffer workspace_;
+  std::unique_ptr<tw::Plan> forward_, backward_;
+  cuda::Timer timer_;
+  int burst_ = 1;
+};
+
+class UnfusedContender : public Contender {
+ public:
+  UnfusedContender(const Shape& shape, const tw_options& options, bool keep, Clock clock)
+      : sample_(shape, TW_FORWARD, options),
+        clock_(clock),
+        unfused_(sample_.attention, options.threads ? options.threads : cpu::machine().threads, keep) {}
+  double run() override {
+    const double start = clock_.now();
+    unfused_.run();
+    return clock_.now() - start;
+  }
+
+ private:
+  Sample sample_;
+  Clock clock_;
+  Unfused unfused_;
+};
+
+}  // namespace
+
+double Clock::now() const {
+  timespec t{};
+  clock_gettime(kind == ClockKind::wall ? CLOCK_MONOTONIC : CLOCK_PROCESS_CPUTIME_ID, &t);
+  return (double(t.tv_sec) + 1e-9 * double(t.tv_nsec)) / (kind == ClockKind::wall ? 1 : threads);
+}
+
+std::unique_ptr<Contender> make_tilewise(const Shape& shape, const tw_options& options, Work work,
+                                         DeviceName device, const std::string& algorithm, Clock clock) {
+  tw_options o = options;
+  if (!algorithm.empty()) o.algorithm = algorithm.c_str();
+  if (device.type == TW_CUDA) return std::make_unique<OnGpu>(shape, o, work, device);
+  return std::make_unique<OnCpu>(shape, o, work, clock);
+}
+
+std::unique_ptr<Contender> make_unfused(const Shape& shape, const tw_options& options, bool keep,
+                                        Clock clock) {
+  return std::make_unique<UnfusedContender>(shape, options, keep, clock);
+}
+
+Peak::Peak(const Shape& s, const tw_options& o, Work work, DeviceName device, const std::string& isa) {
+  const double forward = forward_flops(s, o);
+  amount_ = work == Work::forward ? forward : work == Work::backward ? 2.5 * forward : 3.5 * forward;
+  if (device.type == TW_CUDA) return;
+  isa_ = isa;
+  threads_ = o.threads ? o.threads : cpu::machine().threads;
+  pairs_ = s.dtype == TW_BF16 && cpu::has_pairs(isa);
+  // Each key and value is read once for the queries of its group: below some 16 of them memory is the limit.
+  if (work == Work::forward && s.seqlen_q * (s.heads / s.kv_heads) <= 16) {
+    memory_bound_ = true;
+    amount_ =
+        double(s.batch * s.seqlen_k * s.kv_heads * (s.dim + s.dim_v)) * double(tilewise::size_of(s.dtype));
+  }
+}
+
+double Peak::measure() const {
+  if (!memory_bound_) return cpu::probe_flops(isa_, pairs_ ? cpu::Peak::pairs : cpu::Peak::fp32, threads_);
+  return cpu::probe_read(isa_, threads_, int64_t(256) << 20, 3);
+}
+
+std::vector<Measurement> compare(const std::vector<std::unique_ptr<Contender>>& contenders, const Peak& peak,
+                                 double budget) {
+  const size_t n = contenders.size();
+  std::vector<std::vector<double>> seconds(n), shares(n);
+  for (const auto& c : contenders) c->run();
+  const double start = kWall.now();
+  double before = peak.known() ? peak.measure() : 0;
+  for (int round = 0; round < 100 && (round < 3 || kWall.now() - start < budget); ++round)
+    for (size_t i = 0; i < n; ++i) {
+      const double took = contenders[i]->run();
+      seconds[i].push_back(took);
+      if (!peak.known()) continue;
+      const double after = peak.memory_bound() ? before : peak.measure();  // reading memory takes too long
+      shares[i].push_back(peak.amount() / took / ((before + after) / 2));
+      before = after;
+    }
+  std::vector<Measurement> results;
+  for (size_t i = 0; i < n; ++i) {
+    const double typical = median(seconds[i]);
+    results.push_back({typical, peak.amount() / typical, shares[i].empty() ? 0 : median(shares[i])});
+  }
+  return results;
+}
+
+std::string isa_of(const tw_attention& a) {
+  return plan::decide_cpu(make_problem(a, TW_FORWARD), cpu::machine()).algorithm;
+}
+
+}  // namespace tilewise::cli
