@@ -36,8 +36,10 @@ std::string name_of_case(const std::string& line) {
 const bool registered = [] {
   std::ifstream file(TILEWISE_CASES);
   std::string line;
+  int n = 0;
   while (std::getline(file, line)) {
     if (line.empty() || line[0] == '#') continue;
+    if (TILEWISE_SANITIZED && n++ % 4) continue;
     for (const std::string& algorithm : algorithms())
       testing::RegisterTest(("Conformance/" + algorithm).c_str(), name_of_case(line).c_str(), nullptr,
                             nullptr, __FILE__, __LINE__, [line, algorithm]() -> testing::Test* {
