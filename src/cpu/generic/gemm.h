@@ -25,17 +25,28 @@ struct PairDot {
 // Where A(r, t) lies: a[r * stride + t] (rows of A are contiguous) or a[t * stride + r].
 enum class Along { rows, columns };
 
+// f<0>(), f<1>(), ... f<N - 1>(): unrolled before the compiler decides what lives in registers.
+template <class F, int... I>
+TILEWISE_INLINE void unroll(F&& f, std::integer_sequence<int, I...>) {
+  (f.template operator()<I>(), ...);
+}
+template <int N, class F>
+TILEWISE_INLINE void unroll(F&& f) {
+  unroll(f, std::make_integer_sequence<int, N>{});
+}
+#define TILEWISE_INLINED __attribute__((always_inline))
+
 template <class V, class Dot, Along along, int R, int NV>
 TILEWISE_INLINE void multiply(typename V::F (&acc)[R][NV], const typename Dot::Element* a, i64 stride,
                               const float* b, i64 ldb, int n) {
   for (int t = 0; t < n; ++t) {
     typename V::F row[NV];
     // pinned: else GCC folds the load into each of the R multiply-adds
-    for (int v = 0; v < NV; ++v) row[v] = V::pin(V::load(b + v * V::W));
-    for (int r = 0; r < R; ++r) {
+    unroll<NV>([&]<int v>() TILEWISE_INLINED { row[v] = V::pin(V::load(b + v * V::W)); });
+    unroll<R>([&]<int r>() TILEWISE_INLINED {
       const typename Dot::Element x = along == Along::rows ? a[r * stride] : a[r];
-      for (int v = 0; v < NV; ++v) acc[r][v] = Dot::step(acc[r][v], x, row[v]);
-    }
+      unroll<NV>([&]<int v>() TILEWISE_INLINED { acc[r][v] = Dot::step(acc[r][v], x, row[v]); });
+    });
     a += along == Along::rows ? 1 : stride;
     b += ldb;
   }
@@ -46,16 +57,17 @@ template <class V, class Dot, int R, int NV>
 [[gnu::noinline]] static void scores_kernel(const typename Dot::Element* a, i64 stride, const float* b, int n,
                                             float* s, float* running_max) {
   constexpr int ld = V::kQueries;
-  typename V::F acc[R][NV] = {};
+  typename V::F acc[R][NV];
+  unroll<R * NV>([&]<int i>() TILEWISE_INLINED { acc[i / NV][i % NV] = typename V::F{}; });
   multiply<V, Dot, Along::rows, R, NV>(acc, a, stride, b, ld, n);
-  for (int v = 0; v < NV; ++v) {
+  unroll<NV>([&]<int v>() TILEWISE_INLINED {
     typename V::F m = V::load(running_max + v * V::W);
-    for (int r = 0; r < R; ++r) {
+    unroll<R>([&]<int r>() TILEWISE_INLINED {
       V::store(s + r * ld + v * V::W, acc[r][v]);
       m = V::max(acc[r][v], m);
-    }
+    });
     V::store(running_max + v * V::W, m);
-  }
+  });
 }
 
 // c[r] = alpha * c[r] + A(r, :) B for R rows, A(r, t) = a[t * stride + r].
@@ -64,13 +76,13 @@ template <class V, class Dot, int R, int NV>
                                             float* c, const float* alpha) {
   constexpr int ld = V::kQueries;
   typename V::F acc[R][NV];
-  for (int v = 0; v < NV; ++v) {
+  unroll<NV>([&]<int v>() TILEWISE_INLINED {
     const typename V::F scale = V::load(alpha + v * V::W);
-    for (int r = 0; r < R; ++r) acc[r][v] = V::load(c + r * ld + v * V::W) * scale;
-  }
+    unroll<R>([&]<int r>() TILEWISE_INLINED { acc[r][v] = V::load(c + r * ld + v * V::W) * scale; });
+  });
   multiply<V, Dot, Along::columns, R, NV>(acc, a, stride, b, ld, n);
-  for (int r = 0; r < R; ++r)
-    for (int v = 0; v < NV; ++v) V::store(c + r * ld + v * V::W, acc[r][v]);
+  unroll<R * NV>([&]<int i>()
+                     TILEWISE_INLINED { V::store(c + i / NV * ld + i % NV * V::W, acc[i / NV][i % NV]); });
 }
 
 // Calls f.template operator()<R>(first row) for blocks of V::kRows rows, then for the rest in powers of two.
