@@ -13,6 +13,15 @@ TILEWISE_INSTRUCTION void cp_async_16(u32 shared, const void* global, u32 source
                : "memory");
 });
 
+// cp.async.cg.shared.global 16, ignore-src: copies 16 bytes, or writes 16 zeros and reads nothing.
+TILEWISE_INSTRUCTION void cp_async_16_if(u32 shared, const void* global, bool exists) TILEWISE_PTX({
+  asm volatile(
+      "{\n .reg .pred ignore;\n setp.eq.b32 ignore, %2, 0;\n"
+      " cp.async.cg.shared.global.L2::128B [%0], [%1], 16, ignore;\n}" ::"r"(shared),
+      "l"(global), "r"(int(exists))
+      : "memory");
+});
+
 // cp.async.commit_group
 TILEWISE_INSTRUCTION void cp_async_commit() TILEWISE_PTX({
   asm volatile("cp.async.commit_group;" ::: "memory");

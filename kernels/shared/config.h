@@ -46,8 +46,8 @@ struct Config {
   bool boolean_mask = false;
   bool dropout = false;
   bool varlen = false;  // cu_seqlens or seqused given
-  // Rows that 16-byte copies cannot read (d-stride not 1, or base or row stride not a multiple of 16 bytes)
-  // in any of q, k, v, dout: they reach shared memory element by element.
+  // Rows that 16-byte copies cannot read (d-stride not 1, or base, row stride or row length not a multiple of
+  // 16 bytes) in any of q, k, v, dout: they reach shared memory element by element.
   bool strided = false;
   bool dbias = false;  // backward: the bias wants its gradient
   bool deterministic = false;

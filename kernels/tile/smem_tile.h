@@ -44,46 +44,63 @@ struct GlobalRows {
   const unsigned char* base;  // row 0, column 0
   i64 row_bytes, col_bytes;   // strides
   i32 columns;                // that exist; the tile's further ones become zero
+
+  // 16-byte pieces reach all of it and nothing else.
+  TILEWISE_INLINE bool direct(int element_bytes) const {
+    return col_bytes == element_bytes &&
+           (u64(base) | u64(row_bytes) | u64(columns * element_bytes)) % 16 == 0;
+  }
 };
 
-// Rows [row0, row0 + kRows) into shared memory; rows outside [first, last) and columns that do not exist
-// become zero and are not read. Plain: cp.async, to be committed and waited for. Strided: element by element,
-// done on return.
+// Rows that the threads load at a time: a power of two, so that it divides the tile's.
+constexpr int rows_per_step(int chunks, int threads, int rows) {
+  int n = 1;
+  while (2 * n * chunks <= threads && 2 * n <= rows) n *= 2;
+  return n;
+}
+
+// 16 bytes of elements that do not lie side by side; those from `count` on are zeros.
+template <int element_bytes>
+TILEWISE_INLINE ptx::Vec4 gather(const unsigned char* source, i64 step, i32 count) {
+  ptx::Vec4 data{};
+#pragma unroll
+  for (int x = 0; x < 16 / element_bytes; ++x) {
+    if (x >= count) continue;
+    const unsigned char* p = source + x * step;
+    if constexpr (element_bytes == 4)
+      data.w[x] = ptx::load_global(reinterpret_cast<const u32*>(p));
+    else
+      data.w[x / 2] |= u32{ptx::load_global(reinterpret_cast<const unsigned short*>(p))} << (x % 2 * 16);
+  }
+  return data;
+}
+
+// Rows [row0, row0 + kRows) into shared memory by cp.async, to be committed and waited for; rows outside
+// [first, last) and columns that do not exist become zero and are not read. kStrided: what is not `direct`
+// goes element by element instead. A thread keeps to one 16-byte column, so that a step costs one addition
+// and one copy.
 template <class Tile, int kThreads, bool kStrided>
 TILEWISE_INLINE void load_tile(u32 tile, const GlobalRows& from, i32 row0, i32 first, i32 last) {
-  constexpr int kTotal = Tile::kRows * Tile::kChunks;
-  constexpr bool kFixedColumn = kThreads % Tile::kChunks == 0;
+  constexpr int kRowsPerStep = rows_per_step(Tile::kChunks, kThreads, Tile::kRows);
+  constexpr int kActive = kRowsPerStep * Tile::kChunks, kPerChunk = 16 / Tile::kElement;
   const u32 thread = ptx::thread_index();
-#pragma unroll
-  for (int step = 0; step < (kTotal + kThreads - 1) / kThreads; ++step) {
-    const u32 index = thread + u32(step * kThreads);
-    if (kTotal % kThreads != 0 && index >= u32(kTotal)) break;
-    const u32 row = kFixedColumn ? thread / Tile::kChunks + u32(step * (kThreads / Tile::kChunks))
-                                 : index / Tile::kChunks;
-    const u32 chunk = kFixedColumn ? thread % Tile::kChunks : index % Tile::kChunks;
-    const i32 i = row0 + i32(row);
-    const bool exists = first <= i && i < last;
-    const u32 to = tile + Tile::offset(row, chunk);
-    constexpr int kPerChunk = 16 / Tile::kElement;
-    const i32 left = from.columns - i32(chunk) * kPerChunk;
-    const i32 count = !exists || left <= 0 ? 0 : left < kPerChunk ? left : kPerChunk;
-    const unsigned char* source = from.base + i64{i} * from.row_bytes;
-    if constexpr (!kStrided) {
-      ptx::cp_async_16(to, source + chunk * 16, u32(count * Tile::kElement));
-    } else {
-      ptx::Vec4 data{};
-      for (int x = 0; x < count; ++x) {
-        const unsigned char* p = source + i64(i32(chunk) * kPerChunk + x) * from.col_bytes;
-        if constexpr (Tile::kElement == 4) {
-          data.w[x] = ptx::load_global(reinterpret_cast<const u32*>(p));
-        } else {
-          const u32 bits = ptx::load_global(reinterpret_cast<const unsigned short*>(p));
-          data.w[x / 2] |= bits << (x % 2 * 16);
-        }
-      }
-      ptx::st_shared_v4(to, data);
-    }
+  if (kActive < kThreads && thread >= u32(kActive)) return;
+  const u32 row = thread / Tile::kChunks, chunk = thread % Tile::kChunks;
+  const i32 left = from.columns - i32(chunk) * kPerChunk;
+  const unsigned char* source =
+      from.base + i64{row0 + i32(row)} * from.row_bytes + i64{chunk} * kPerChunk * from.col_bytes;
+  const i64 step_bytes = kRowsPerStep * from.row_bytes;
+  const u32 rows = left > 0 ? u32(last - first) : 0u, at = u32(row0 - first) + row;  // is at + r below rows?
+  if (kStrided && !from.direct(Tile::kElement)) {
+#pragma unroll 1
+    for (u32 r = 0; r < u32(Tile::kRows); r += kRowsPerStep, source += step_bytes)
+      ptx::st_shared_v4(tile + Tile::offset(row + r, chunk),
+                        gather<Tile::kElement>(source, from.col_bytes, at + r < rows ? left : 0));
+    return;
   }
+#pragma unroll
+  for (u32 r = 0; r < u32(Tile::kRows); r += kRowsPerStep, source += step_bytes)
+    ptx::cp_async_16_if(tile + Tile::offset(row + r, chunk), source, at + r < rows);
 }
 
 }  // namespace tilewise

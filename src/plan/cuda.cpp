@@ -24,8 +24,9 @@ bool rows_of_16_bytes(const View& v) {
 }
 
 bool strided(const Problem& p) {
-  return !(rows_of_16_bytes(p.q) && rows_of_16_bytes(p.k) && rows_of_16_bytes(p.v) &&
-           rows_of_16_bytes(p.dout));
+  const i64 bytes = i64(size_of(p.dtype));
+  return p.D * bytes % 16 || p.Dv * bytes % 16 || !rows_of_16_bytes(p.q) || !rows_of_16_bytes(p.k) ||
+         !rows_of_16_bytes(p.v) || !rows_of_16_bytes(p.dout);
 }
 
 // What the problem alone says about every kernel that works on it.

@@ -28,8 +28,9 @@ Config features_of(const Problem& p) {
   c.boolean_mask = bool(p.mask);
   c.dropout = p.dropout_p > 0;
   c.varlen = p.varlen();
+  const i64 size = i64(size_of(p.dtype));
+  c.strided = p.D * size % 16 || p.Dv * size % 16;
   for (const View& t : {p.q, p.k, p.v}) {
-    const i64 size = i64(size_of(t.dtype));
     c.strided |= t.stride.d != 1 || t.stride.s * size % 16 || t.stride.h * size % 16 ||
                  t.stride.b * size % 16 || reinterpret_cast<uintptr_t>(t.data) % 16;
   }

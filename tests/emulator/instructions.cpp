@@ -203,6 +203,9 @@ void cp_async_16(u32 shared, const void* global, u32 source_bytes) {
   }
   Machine::thread().uncommitted.push_back({shared, global, source_bytes});
 }
+void cp_async_16_if(u32 shared, const void* global, bool exists) {
+  cp_async_16(shared, global, exists ? 16 : 0);
+}
 void cp_async_commit() {
   auto& t = Machine::thread();
   t.groups.push_back(std::move(t.uncommitted));
