@@ -4,15 +4,11 @@
 #pragma once
 
 #include "../ptx/special.h"
-#include "../shared/backward_layout.h"
 #include "../tile/element.h"
 #include "../tile/sequence.h"
+#include "bwd_launch.h"
 
 namespace tilewise::common {
-
-inline constexpr int kConvertThreads = 256, kConvertRows = 64;
-
-constexpr u64 bwd_convert_blocks(i64 B, i64 H, i64 Sq) { return tile_blocks(kConvertRows, Sq, H, B); }
 
 template <Config C>
 TILEWISE_KERNEL(kConvertThreads, 1)

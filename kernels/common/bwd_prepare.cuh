@@ -12,17 +12,13 @@
 #include "../ptx/math.h"
 #include "../ptx/special.h"
 #include "../ptx/warp.h"
-#include "../shared/backward_layout.h"
 #include "../tile/element.h"
 #include "../tile/sequence.h"
+#include "bwd_launch.h"
 
 namespace tilewise::common {
 
-inline constexpr int kPrepareThreads = 256, kPrepareRows = 64, kSinkThreads = 256;
 inline constexpr float kLog2OfE = 1.44269504088896341f, kLnOf2 = 0.693147180559945309f;
-
-// Blocks of kPrepareRows rows of a sequence, heads, sequences: one grid dimension.
-constexpr u64 bwd_prepare_blocks(i64 B, i64 H, i64 Sq) { return tile_blocks(kPrepareRows, Sq, H, B); }
 
 template <Config C>
 TILEWISE_KERNEL(kPrepareThreads, 1)
@@ -89,8 +85,6 @@ bwd_prepare(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   }
 }
 
-constexpr i64 reduce_sink_blocks(i64 H) { return H; }
-
 template <Config C>
 TILEWISE_KERNEL(kSinkThreads, 1)
 reduce_sink(const TILEWISE_GRID_CONSTANT AttentionParams p) {
@@ -121,7 +115,5 @@ reduce_sink(const TILEWISE_GRID_CONSTANT AttentionParams p) {
     ptx::store_global(p.dsink + h * p.dsink_h, total);
   }
 }
-
-inline constexpr int kSinkSmemBytes = kSinkThreads / 32 * 4;
 
 }  // namespace tilewise::common

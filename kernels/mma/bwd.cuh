@@ -13,6 +13,7 @@
 #include "../ptx/barrier.h"
 #include "../shared/backward_layout.h"
 #include "../tile/rows.h"
+#include "backward_tiles.h"
 #include "bwd_scores.cuh"
 
 namespace tilewise::mma {
@@ -30,7 +31,7 @@ struct BackwardShape {
   static_assert(kSKeys % 16 == 0 && kSQueries % 16 == 0 && kDkvKeys % 16 == 0 && kDvCols % 16 == 0);
   static_assert(kDkCols % 16 == 0 && kDqQueries % 16 == 0 && kDqCols % 16 == 0);
   // P^T and dS^T as accumulated are the A operands of dV and dK.
-  static constexpr bool kDirect = E != Element::fp32 && C.warps_s == C.warps && C.warps_dkv == C.warps;
+  static constexpr bool kDirect = backward_direct(C);
 
   using KTile = tile::SmemTile<E, C.Bc, C.d>;
   using VTile = tile::SmemTile<E, C.Bc, C.dv>;
@@ -50,19 +51,11 @@ struct BackwardShape {
   };
 };
 
-constexpr int backward_threads(const Config& c) { return c.warps * 32; }
-
-template <Config C>
-constexpr int backward_smem_bytes() {
-  return int(sizeof(typename BackwardShape<C>::Smem));
-}
-
-constexpr u64 backward_blocks(const Config& c, i64 B, i64 Hk, i64 Sk) { return tile_blocks(c.Bc, Sk, Hk, B); }
-
 template <Config C>
 TILEWISE_KERNEL(backward_threads(C), C.min_blocks)
 backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   using Shape = BackwardShape<C>;
+  static_assert(sizeof(typename Shape::Smem) <= backward_smem_bytes(C));
   using M = tile::Mma<C.element>;
   constexpr int kElement = tile::element_bytes(C.element);
   constexpr int kThreads = Shape::kThreads, kStages = C.stages;

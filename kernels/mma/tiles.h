@@ -10,7 +10,8 @@ namespace tilewise::mma {
 constexpr int threads(const Config& c) { return c.warps * 32; }
 
 constexpr int tile_dim(int d) {  // the head dim in shared memory: padded with zeros
-  for (int size : {32, 64, 96, 128, 192, 256})
+  constexpr int kSizes[] = {32, 64, 96, 128, 192, 256};
+  for (int size : kSizes)
     if (d <= size) return size;
   return 0;  // beyond the family
 }

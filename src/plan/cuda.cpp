@@ -4,6 +4,7 @@
 
 #include "core/env.h"
 #include "core/error.h"
+#include "kernels/mma/backward_tiles.h"
 #include "kernels/mma/tiles.h"
 #include "plan/decision.h"
 
@@ -61,10 +62,23 @@ std::string no_tile(const Problem& p, const CudaMachine& m) {
 }
 
 std::string plan_mma(const Problem& p, const CudaMachine& m, CudaChoice& choice) {
-  if (p.pass == TW_BACKWARD) return "forward only";
   Config c = features(p);
-  if (!mma::choose_forward_tiles(c, int(p.D), int(p.Dv), m.shared_memory)) return no_tile(p, m);
-  choice.kernels = {c};
+  if (p.pass == TW_FORWARD) {
+    if (!mma::choose_forward_tiles(c, int(p.D), int(p.Dv), m.shared_memory)) return no_tile(p, m);
+    choice.kernels = {c};
+    return "";
+  }
+  if (c.deterministic) return "its backward has no deterministic form yet";
+  if (c.dbias) return "its backward has no dbias yet";
+  if (!mma::choose_backward_tiles(c, int(p.D), int(p.Dv), m.shared_memory)) return no_tile(p, m);
+  const auto add = [&](Kernel kernel) {
+    choice.kernels.push_back(c);
+    choice.kernels.back().kernel = kernel;
+  };
+  add(Kernel::backward_prepare);
+  if (p.has_dsink) add(Kernel::backward_sink);
+  add(Kernel::backward);
+  add(Kernel::backward_convert);
   return "";
 }
 

@@ -23,7 +23,7 @@ void run(const AttentionParams& p, emulator::Order order) {
     emulator::launch(shape(u64(p.H), common::kSinkThreads, common::kSinkSmemBytes, order),
                      [&] { common::reduce_sink<C>(p); });
   if (const u64 n = mma::backward_blocks(C, p.B, p.Hk, p.Sk))
-    emulator::launch(shape(n, mma::backward_threads(C), mma::backward_smem_bytes<C>(), order),
+    emulator::launch(shape(n, mma::backward_threads(C), mma::backward_smem_bytes(C), order),
                      [&] { mma::backward<C>(p); });
   if (const u64 n = common::bwd_convert_blocks(p.B, p.H, p.Sq))
     emulator::launch(shape(n, common::kConvertThreads, 0, order), [&] { common::bwd_convert<C>(p); });

@@ -5,7 +5,8 @@
 namespace tilewise::cuda {
 
 std::unique_ptr<Execution> make_family_execution(const Problem& p, const plan::CudaChoice& choice) {
-  if (choice.family == Family::mma && p.pass == TW_FORWARD) return make_mma_forward(p, choice);
+  if (choice.family == Family::mma)
+    return p.pass == TW_FORWARD ? make_mma_forward(p, choice) : make_mma_backward(p, choice);
   fail(TW_INTERNAL, "no launcher for kernel family ", int(choice.family));
 }
 

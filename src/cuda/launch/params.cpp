@@ -63,6 +63,7 @@ AttentionParams attention_params(const Problem& p) {
   a.dout = p.dout.data, a.dout_stride = p.dout.stride;
   a.dlse = p.dlse.data, a.dlse_b = p.dlse.b, a.dlse_h = p.dlse.h, a.dlse_s = p.dlse.s;
   a.dq = p.dq.data, a.dk = p.dk.data, a.dv = p.dv.data;
+  a.dsink = p.dsink, a.dsink_h = p.dsink_h;
   a.dq_stride = p.dq.stride, a.dk_stride = p.dk.stride, a.dv_stride = p.dv.stride;
   return a;
 }
