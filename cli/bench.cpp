@@ -208,9 +208,9 @@ void add_bench(CLI::App& app) {
   tilewise bench --seqlen 1 --seqlen-k 65536 --heads 32 --kv-heads 8 --dim 128 --full      (decoding)
   tilewise bench --device cuda --dtype bf16 --heads 16 --dim 128 --algorithms fa2,unfused
 
-Operations are counted as 2 (D + Dv) for each visible pair of query and key, 2.5 times that for the backward; a causal mask halves
-them. The peak is that of the same threads' fused multiply-adds (bf16: pair products, where the CPU has them), measured in short
-windows between the runs; for decoding it is reading memory.)");
+Operations are counted as 2 (D + Dv) for each visible pair of query and key, 2.5 times that for the backward;
+a causal mask halves them. The peak is that of the same threads' fused multiply-adds (bf16: pair products,
+where the CPU has them), measured in short windows between the runs; for decoding it is reading memory.)");
   verb->callback([x] { bench(*x); });
 }
 

@@ -108,7 +108,7 @@ void add_grad(CLI::App& app) {
   verb->add_flag("--deterministic", x->deterministic, "Bitwise reproducible gradients on a GPU too");
   verb->footer(R"(Examples:
   tilewise grad --q q.npy --k k.npy --v v.npy --dout do.npy --dq dq.npy --dk dk.npy --dv dv.npy --causal
-  tilewise grad --tensors layer.safetensors --dout dout --dq g.safetensors --dk g.safetensors --dv g.safetensors --check)");
+  tilewise grad --tensors x.safetensors --dq g.safetensors --dk g.safetensors --dv g.safetensors)");
   verb->callback([x] { grad(*x); });
 }
 

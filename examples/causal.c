@@ -1,5 +1,5 @@
-/* Causal attention of one head in C: plan once, execute, read the result. With causal attention the first query sees the first
- * key alone, so the first row of the output is the first row of v. */
+/* Causal attention of one head in C: plan once, execute, read the result. The first query sees the first key
+ * alone, so the first row of the output is the first row of v. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,12 +8,12 @@
 
 enum { S = 128, D = 64 };
 
-static tw_tensor rows(float *data) {
+static tw_tensor rows(float* data) {
   tw_tensor t = {.data = data, .dtype = TW_FP32, .ndim = 4, .size = {1, S, 1, D}, .stride = {S * D, D, D, 1}};
   return t;
 }
 
-static int failed(const char *what) {
+static int failed(const char* what) {
   fprintf(stderr, "%s: %s\n", what, tw_last_error());
   return 1;
 }
@@ -33,10 +33,10 @@ int main(void) {
   a.out = rows(out);
   a.options.causal = 1;
 
-  tw_plan *plan;
+  tw_plan* plan;
   if (tw_plan_create(&a, TW_FORWARD, &plan) != TW_OK) return failed("plan");
   const size_t bytes = tw_plan_workspace(plan);
-  void *workspace = bytes ? aligned_alloc(256, (bytes + 255) / 256 * 256) : NULL;
+  void* workspace = bytes ? aligned_alloc(256, (bytes + 255) / 256 * 256) : NULL;
   if (tw_plan_execute(plan, &a, workspace, bytes, NULL) != TW_OK) return failed("execute");
   free(workspace);
   tw_plan_destroy(plan);

@@ -1,4 +1,5 @@
-// Forward and backward in C++. The gradient of q is compared with a finite difference of the loss sum(out * dout).
+// Forward and backward in C++. The gradient of q is compared with a finite difference of the loss sum(out *
+// dout).
 #include <cmath>
 #include <cstdio>
 #include <random>
@@ -15,7 +16,8 @@ int main() try {
     for (float& e : x) e = normal(random);
     return x;
   };
-  std::vector<float> q = draw(B * S * H * D), k = draw(B * S * Hk * D), v = draw(B * S * Hk * D), dout = draw(B * S * H * D);
+  std::vector<float> q = draw(B * S * H * D), k = draw(B * S * Hk * D), v = draw(B * S * Hk * D),
+                     dout = draw(B * S * H * D);
   std::vector<float> out(q.size()), lse(B * H * S), dq(q.size()), dk(k.size()), dv(v.size());
 
   tw::Attention a;
