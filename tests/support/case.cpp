@@ -193,7 +193,8 @@ Tensor Attention::rows_tensor(i64 S, i64 total, i64 heads, i64 width, u64 stream
                   : Tensor(c.dtype, {c.B, S, heads, width}, layout);
 }
 
-Attention::Attention(const Case& given) : c(given), length(lengths(given)) {
+Attention::Attention(const Case& given, const std::vector<Length>& given_lengths)
+    : c(given), length(given_lengths) {
   make_inputs();
   make_scores();
   if (c.backward) make_gradients();

@@ -26,11 +26,10 @@ bool ran(Attention& x, tw_pass pass, const std::string& algorithm, Outcome& o) {
 
 }  // namespace
 
-Outcome check_case(const Case& c, const std::string& algorithm) {
+Outcome check_attention(Attention& x, const std::string& algorithm) {
   Outcome o;
-  Attention x(c);
   if (!ran(x, TW_FORWARD, algorithm, o)) return o;
-  if (!c.backward) {
+  if (!x.c.backward) {
     const Problem p = make_problem(x.a, TW_FORWARD);
     o.failure = oracle::messages(oracle::judge_forward(p, oracle::all_rows(p)), true);
     return o;
@@ -38,6 +37,11 @@ Outcome check_case(const Case& c, const std::string& algorithm) {
   if (!ran(x, TW_BACKWARD, algorithm, o)) return o;
   o.failure = oracle::messages(oracle::judge_backward(make_problem(x.a, TW_BACKWARD)), true);
   return o;
+}
+
+Outcome check_case(const Case& c, const std::string& algorithm) {
+  Attention x(c);
+  return check_attention(x, algorithm);
 }
 
 std::vector<std::string> algorithms() {
