@@ -6,7 +6,6 @@
 #include <map>
 #include <numbers>
 #include <optional>
-#include <optional>
 #include <sstream>
 
 #include "core/error.h"
