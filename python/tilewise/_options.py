@@ -11,27 +11,9 @@ FORWARD, BACKWARD = 1, 2
 
 #: Order of the tensors in `_core.Call`.
 TENSORS = (
-    "q",
-    "k",
-    "v",
-    "out",
-    "lse",
-    "bias",
-    "mask",
-    "alibi_slopes",
-    "sink",
-    "cu_seqlens_q",
-    "cu_seqlens_k",
-    "seqused_q",
-    "seqused_k",
-    "dout",
-    "dlse",
-    "dq",
-    "dk",
-    "dv",
-    "dbias",
-    "dsink",
-)
+    "q", "k", "v", "out", "lse", "bias", "mask", "alibi_slopes", "sink", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k",
+    "dout", "dlse", "dq", "dk", "dv", "dbias", "dsink",
+)  # fmt: skip
 
 ALIGNMENTS = {"bottom-right": False, "top-left": True}
 

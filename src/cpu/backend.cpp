@@ -7,6 +7,7 @@
 
 #include "core/env.h"
 #include "core/error.h"
+#include "cpu/backward.h"
 #include "cpu/forward.h"
 #include "cpu/isa.h"
 
@@ -48,8 +49,7 @@ const plan::CpuMachine& machine() {
 }
 
 std::unique_ptr<Execution> make_execution(const Problem& p, const plan::CpuChoice& choice) {
-  if (p.pass == TW_FORWARD) return make_forward(p, choice);
-  fail(TW_UNSUPPORTED, "the CPU backward is not built yet");
+  return p.pass == TW_FORWARD ? make_forward(p, choice) : make_backward(p, choice);
 }
 
 }  // namespace tilewise::cpu

@@ -19,9 +19,12 @@ struct Kernels {
   const char* name;
   int queries;  // of a sub-block
   int keys;     // of a key block
+  int width;    // floats of a vector
   // By dtype: fp32, fp16, bf16. scratch is 64-byte aligned and holds forward_scratch() bytes.
   void (*forward[3])(const ForwardTask& task, void* scratch);
   size_t (*forward_scratch)(const ScratchShape& shape);
+  void (*backward[3])(const BackwardTask& task, void* scratch);
+  size_t (*backward_scratch)(const ScratchShape& shape);
   Probes probes;
 };
 

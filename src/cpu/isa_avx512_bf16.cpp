@@ -8,9 +8,10 @@ namespace {
 
 struct Isa : Avx512<Isa> {
   static constexpr bool kPairs = true;
-  TILEWISE_INLINE F dot_pairs(F acc, u32 a, F b) {
-    return F(_mm512_dpbf16_ps(__m512(acc), __m512bh(_mm512_set1_epi32(i32(a))), __m512bh(b)));
+  TILEWISE_INLINE F dot_pairs(F acc, F a, F b) {
+    return F(_mm512_dpbf16_ps(__m512(acc), __m512bh(a), __m512bh(b)));
   }
+  TILEWISE_INLINE F dot_pairs(F acc, u32 a, F b) { return dot_pairs(acc, F(_mm512_set1_epi32(i32(a))), b); }
   // Lane i: low[i] in the lower half, high[i] in the upper one.
   TILEWISE_INLINE F to_pairs(F low, F high) {
     const __m512i zip =

@@ -54,6 +54,27 @@ struct ForwardTask {
   float sink;
 };
 
+// One backward task: a few sub-blocks of queries of one (sequence, head) against all the keys that they see.
+struct BackwardTask {
+  Matrix q, k, v, out, dout, dq;
+  const float *lse, *dlse;  // dlse: null = zero
+  i64 lse_row, dlse_row;
+  i32 D, Dv;
+  i32 group;
+  SubBlock block[kMaxGroup];
+  ScoreOptions score;
+  bool has_sink;
+  float sink;
+  double* dsink;   // added to; null = not wanted
+  float *dk, *dv;  // added to: fp32, one row a key, columns padded to whole vectors
+  i64 dk_row, dv_row;
+  // The sweep for dbias writes none of the above: it adds dS of keys [dbias_begin, dbias_end) here. Null =
+  // the others.
+  float* dbias;  // (first query of the block, dbias_begin)
+  i64 dbias_i, dbias_j;
+  i32 dbias_begin, dbias_end;
+};
+
 // What a kernel's scratch memory depends on.
 struct ScratchShape {
   i32 D, Dv, group;

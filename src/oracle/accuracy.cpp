@@ -11,6 +11,26 @@ namespace {
 
 double eps_of(tw_dtype dtype) { return dtype == TW_FP32 ? 1e-6 : 1e-5; }
 
+constexpr double kUnderflow =
+    0x1p-120;  // a little above fp32's smallest normal number: nothing is asked of less
+
+double unit_roundoff(tw_dtype dtype) {
+  return dtype == TW_FP32 ? 0x1p-24 : dtype == TW_FP16 ? 0x1p-11 : 0x1p-8;
+}
+
+// The error to expect when every term is rounded to the dtype.
+ErrorMeasure rounding_of(tw_dtype dtype, const std::vector<Terms>& terms) {
+  double largest = 0, sum = 0, n = 0;
+  for (const Terms& t : terms) {
+    if (!std::isfinite(t.squares)) continue;
+    largest = std::max(largest, t.squares);
+    sum += t.squares;
+    ++n;
+  }
+  const double u = unit_roundoff(dtype);
+  return {u * std::sqrt(largest), n ? u * std::sqrt(sum / n) : 0};
+}
+
 bool same_special(double a, double b) { return (std::isnan(a) && std::isnan(b)) || a == b; }
 
 // Errors at the coordinates where the exact result is finite; *worst gets the place of the largest.
@@ -46,7 +66,8 @@ std::string describe(const std::vector<std::pair<const char*, i64>>& axes, size_
 }  // namespace
 
 Verdict judge(const std::string& what, tw_dtype dtype, double factor, const std::vector<double>& ours,
-              const std::vector<double>& exact, const std::vector<double>& naive, const Place& place) {
+              const std::vector<double>& exact, const std::vector<double>& naive, const Place& place,
+              const std::vector<Terms>& terms) {
   Verdict v;
   v.what = what;
   if (ours.size() != exact.size() || naive.size() != exact.size())
@@ -64,7 +85,11 @@ Verdict judge(const std::string& what, tw_dtype dtype, double factor, const std:
   size_t worst = 0;
   v.ours = measure(ours, exact, &worst);
   v.naive = measure(naive, exact, nullptr);
-  const double eps = eps_of(dtype) * largest;
+  for (const Terms& t : terms)
+    if (std::isfinite(t.sum)) largest = std::max(largest, t.sum);
+  const ErrorMeasure rounding = rounding_of(dtype, terms);
+  v.naive = {std::max(v.naive.max, rounding.max), std::max(v.naive.rms, rounding.rms)};
+  const double eps = eps_of(dtype) * largest + kUnderflow;
   v.allowed = {factor * v.naive.max + eps, factor * v.naive.rms + eps};
   v.pass = v.ours.max <= v.allowed.max && v.ours.rms <= v.allowed.rms;
   std::ostringstream s;
@@ -92,21 +117,25 @@ std::vector<Verdict> judge_forward(const Problem& p, const std::vector<Row>& row
 }
 
 std::vector<Verdict> judge_backward(const Problem& p) {
-  const Backward ours = read_backward(p), exact = backward(p, Precision::exact),
+  BackwardTerms terms;
+  const Backward ours = read_backward(p), exact = backward(p, Precision::exact, &terms),
                  naive = backward(p, Precision::naive);
   std::vector<Verdict> verdicts;
-  auto add = [&](const char* what, std::vector<double> Backward::*x,
+  auto add = [&](const char* what, std::vector<double> Backward::*x, std::vector<Terms> BackwardTerms::*t,
                  const std::vector<std::pair<const char*, i64>>& axes) {
-    verdicts.push_back(judge(what, p.dtype, kBackwardFactor, ours.*x, exact.*x, naive.*x,
-                             [&](size_t i) { return describe(axes, i); }));
+    verdicts.push_back(judge(
+        what, p.dtype, kBackwardFactor, ours.*x, exact.*x, naive.*x,
+        [&](size_t i) { return describe(axes, i); }, terms.*t));
   };
   const i64 B = p.packed ? 1 : p.B, Sq = p.packed ? p.total_q : p.Sq, Sk = p.packed ? p.total_k : p.Sk;
-  add("dq", &Backward::dq, {{"b", B}, {"s", Sq}, {"h", p.H}, {"d", p.D}});
-  add("dk", &Backward::dk, {{"b", B}, {"s", Sk}, {"h", p.Hk}, {"d", p.D}});
-  add("dv", &Backward::dv, {{"b", B}, {"s", Sk}, {"h", p.Hk}, {"d", p.Dv}});
+  add("dq", &Backward::dq, &BackwardTerms::dq, {{"b", B}, {"s", Sq}, {"h", p.H}, {"d", p.D}});
+  add("dk", &Backward::dk, &BackwardTerms::dk, {{"b", B}, {"s", Sk}, {"h", p.Hk}, {"d", p.D}});
+  add("dv", &Backward::dv, &BackwardTerms::dv, {{"b", B}, {"s", Sk}, {"h", p.Hk}, {"d", p.Dv}});
   const i64* n = p.dbias.size;
-  if (p.dbias) add("dbias", &Backward::dbias, {{"b", n[0]}, {"h", n[1]}, {"i", n[2]}, {"j", n[3]}});
-  if (p.has_dsink) add("dsink", &Backward::dsink, {{"h", p.H}});
+  if (p.dbias)
+    add("dbias", &Backward::dbias, &BackwardTerms::dbias,
+        {{"b", n[0]}, {"h", n[1]}, {"i", n[2]}, {"j", n[3]}});
+  if (p.has_dsink) add("dsink", &Backward::dsink, &BackwardTerms::dsink, {{"h", p.H}});
   return verdicts;
 }
 

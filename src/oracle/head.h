@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/problem.h"
+#include "oracle/oracle.h"
 
 namespace tilewise::oracle {
 
@@ -31,6 +32,15 @@ inline double read(const std::byte* data, tw_dtype dtype, i64 index) {
   return with_type(
       dtype, [&](auto t) { return double(to_float(reinterpret_cast<const decltype(t)*>(data)[index])); });
 }
+
+// Gradients of one head of one sequence, dense.
+template <class T>
+struct HeadGradients {
+  std::vector<T> dq, dk, dv;
+  T dsink{};
+  HeadGradients(const Problem& p, const Sequence& s)
+      : dq(size_t(s.sq * p.D)), dk(size_t(s.sk * p.D)), dv(size_t(s.sk * p.Dv)) {}
+};
 
 template <class Arithmetic>
 class Head {
@@ -63,9 +73,9 @@ class Head {
   }
 
   // Gradients of query i: dq_i whole; dk, dv, dbias and dsink are added to.
-  // add_dbias(i, j, ds)
+  // add_dbias(i, j, ds, terms); terms: the size of what ds is a difference of
   template <class AddDbias>
-  void backward(i64 i, Rows& dq, Rows& dk, Rows& dv, Real& dsink, AddDbias&& add_dbias) {
+  void backward(i64 i, HeadGradients<Real>& g, HeadGradients<Terms>& terms, AddDbias&& add_dbias) {
     attend(i);
     const Real* o = &dout[size_t(i * p.Dv)];
     Real delta = 0;  // sum_j P_ij dP_ij
@@ -75,19 +85,30 @@ class Head {
     }
     const Real dlse = p.dlse && row_lse > -kInf ? Real(*p.dlse.at(s.q_b, h, s.q_row + i)) : Real(0);
     Rows dq_i(size_t(p.D), Real(0));
+    const double row_terms = std::abs(double(delta)) + std::abs(double(dlse));
     for (const Key& x : keys) {
       const Real ds = round(x.prob * (x.dprob - delta + dlse));
-      add_dbias(i, x.j, ds);
+      const double ds_terms = double(x.prob) * (std::abs(double(x.dprob)) + row_terms),
+                   dqk_terms = ds_terms * std::abs(double(x.slope) * double(p.scale));
+      add_dbias(i, x.j, ds, ds_terms);
       const Real dqk = round(round(ds * x.slope) * Real(p.scale));
       for (i64 d = 0; d < p.D; ++d) {
         dq_i[size_t(d)] += dqk * k[size_t(x.j * p.D + d)];
-        dk[size_t(x.j * p.D + d)] += dqk * q[size_t(i * p.D + d)];
+        g.dk[size_t(x.j * p.D + d)] += dqk * q[size_t(i * p.D + d)];
+        terms.dq[size_t(i * p.D + d)] += dqk_terms * double(k[size_t(x.j * p.D + d)]);
+        terms.dk[size_t(x.j * p.D + d)] += dqk_terms * double(q[size_t(i * p.D + d)]);
       }
       const Real dropped = round(x.prob * x.keep);
-      for (i64 d = 0; d < p.Dv; ++d) dv[size_t(x.j * p.Dv + d)] += dropped * o[d];
+      for (i64 d = 0; d < p.Dv; ++d) {
+        g.dv[size_t(x.j * p.Dv + d)] += dropped * o[d];
+        terms.dv[size_t(x.j * p.Dv + d)] += double(dropped) * double(o[d]);
+      }
     }
-    for (i64 d = 0; d < p.D; ++d) dq[size_t(i * p.D + d)] = round(dq_i[size_t(d)]);
-    if (p.has_sink && row_lse > -kInf) dsink += std::exp(sink() - row_lse) * (dlse - delta);
+    for (i64 d = 0; d < p.D; ++d) g.dq[size_t(i * p.D + d)] = round(dq_i[size_t(d)]);
+    if (!p.has_sink || row_lse == -kInf) return;
+    const Real share = std::exp(sink() - row_lse);
+    g.dsink += share * (dlse - delta);
+    terms.dsink += double(share) * row_terms;
   }
 
  private:

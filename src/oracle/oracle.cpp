@@ -25,12 +25,9 @@ void require_host(const Problem& p) {
 // The sequence that covers a row of q, or -1.
 i64 sequence_of(const Problem& p, const std::vector<Sequence>& all, const Row& row) {
   if (!p.packed) return row.s < all[size_t(row.b)].sq ? row.b : -1;
-  // The last sequence that begins at or before the row: empty ones in front of it begin there too.
-  auto it =
-      std::upper_bound(all.begin(), all.end(), row.s, [](i64 s, const Sequence& x) { return s < x.q_row; });
-  if (it == all.begin()) return -1;
-  --it;
-  return row.s < it->q_row + it->sq ? it->index : -1;
+  for (const Sequence& s : all)
+    if (row.s >= s.q_row && row.s < s.q_row + s.sq) return s.index;
+  return -1;
 }
 
 size_t dense_index(const ScoreView& x, i64 b, i64 h, i64 i, i64 j) {
@@ -38,13 +35,17 @@ size_t dense_index(const ScoreView& x, i64 b, i64 h, i64 i, i64 j) {
   return size_t(((at(0, b) * x.size[1] + at(1, h)) * x.size[2] + at(2, i)) * x.size[3] + at(3, j));
 }
 
+double rounded(tw_dtype dtype, float x) {
+  return with_type(dtype, [&](auto t) { return double(to_float(from_float<decltype(t)>(x))); });
+}
+
 // Rows of one head into a dense (rows, heads, width) tensor.
-template <class Real>
-void scatter(const std::vector<Real>& from, std::vector<double>& to, i64 first, i64 n, i64 h, i64 heads,
+template <class From, class To>
+void scatter(const std::vector<From>& from, std::vector<To>& to, i64 first, i64 n, i64 h, i64 heads,
              i64 width) {
   for (i64 i = 0; i < n; ++i)
     for (i64 d = 0; d < width; ++d)
-      to[size_t(((first + i) * heads + h) * width + d)] = double(from[size_t(i * width + d)]);
+      to[size_t(((first + i) * heads + h) * width + d)] = To(from[size_t(i * width + d)]);
 }
 
 }  // namespace
@@ -108,39 +109,56 @@ Forward read_forward(const Problem& p, const std::vector<Row>& rows) {
   return f;
 }
 
-Backward backward(const Problem& p, Precision precision) {
+Backward backward(const Problem& p, Precision precision, BackwardTerms* wanted) {
   require_host(p);
   Backward g;
-  g.dq.assign(size_t(p.total_q * p.H * p.D), 0);
-  g.dk.assign(size_t(p.total_k * p.Hk * p.D), 0);
-  g.dv.assign(size_t(p.total_k * p.Hk * p.Dv), 0);
-  if (p.dbias)
-    g.dbias.assign(size_t(p.dbias.size[0] * p.dbias.size[1] * p.dbias.size[2] * p.dbias.size[3]), 0);
-  if (p.has_dsink) g.dsink.assign(size_t(p.H), 0);
+  BackwardTerms unused, &terms = wanted ? *wanted : unused;
+  auto size = [](auto& values, auto& value_terms, i64 n) {
+    values.assign(size_t(n), 0);
+    value_terms.assign(size_t(n), {});
+  };
+  size(g.dq, terms.dq, p.total_q * p.H * p.D);
+  size(g.dk, terms.dk, p.total_k * p.Hk * p.D);
+  size(g.dv, terms.dv, p.total_k * p.Hk * p.Dv);
+  const i64* n = p.dbias.size;
+  if (p.dbias) size(g.dbias, terms.dbias, n[0] * n[1] * n[2] * n[3]);
+  if (p.has_dsink) size(g.dsink, terms.dsink, p.H);
   with_arithmetic(p, precision, [&](auto round) {
     using Real = typename decltype(round)::Real;
     Head<decltype(round)> head(p, round);
     std::vector<Real> dbias(g.dbias.size(), 0), dsink(size_t(p.H), 0);
     for (const Sequence& s : sequences(p))
       for (i64 hk = 0; hk < p.Hk; ++hk) {
-        std::vector<Real> dk(size_t(s.sk * p.D), 0), dv(size_t(s.sk * p.Dv), 0);  // over the group
+        const i64 first_q = s.q_b * p.Sq + s.q_row, first_k = s.k_b * p.Sk + s.k_row;
+        HeadGradients<Real> group(p, s);  // dk and dv over the group
+        HeadGradients<Terms> group_terms(p, s);
         for (i64 h = hk * p.group(); h < (hk + 1) * p.group(); ++h) {
           head.open(s, h);
-          std::vector<Real> dq(size_t(s.sq * p.D), 0), dk_h(dk.size(), 0), dv_h(dv.size(), 0);
+          HeadGradients<Real> of_head(p, s);
           for (i64 i = 0; i < s.sq; ++i)
-            head.backward(i, dq, dk_h, dv_h, dsink[size_t(h)], [&](i64 qi, i64 kj, Real ds) {
-              if (p.dbias) dbias[dense_index(p.dbias, s.index, h, qi, kj)] += ds;
+            head.backward(i, of_head, group_terms, [&](i64 qi, i64 kj, Real ds, double ds_terms) {
+              if (!p.dbias) return;
+              dbias[dense_index(p.dbias, s.index, h, qi, kj)] += ds;
+              terms.dbias[dense_index(p.dbias, s.index, h, qi, kj)] += ds_terms;
             });
-          for (size_t x = 0; x < dk.size(); ++x) dk[x] += round(dk_h[x]);
-          for (size_t x = 0; x < dv.size(); ++x) dv[x] += round(dv_h[x]);
-          scatter(dq, g.dq, s.q_b * p.Sq + s.q_row, s.sq, h, p.H, p.D);
+          for (size_t x = 0; x < group.dk.size(); ++x) group.dk[x] += round(of_head.dk[x]);
+          for (size_t x = 0; x < group.dv.size(); ++x) group.dv[x] += round(of_head.dv[x]);
+          scatter(of_head.dq, g.dq, first_q, s.sq, h, p.H, p.D);
+          scatter(group_terms.dq, terms.dq, first_q, s.sq, h, p.H, p.D);
+          group_terms.dq.assign(group_terms.dq.size(), {});
+          dsink[size_t(h)] += of_head.dsink;
+          if (p.has_dsink) terms.dsink[size_t(h)] += group_terms.dsink;
+          group_terms.dsink = {};
         }
-        for (Real& x : dk) x = round(x);
-        for (Real& x : dv) x = round(x);
-        scatter(dk, g.dk, s.k_b * p.Sk + s.k_row, s.sk, hk, p.Hk, p.D);
-        scatter(dv, g.dv, s.k_b * p.Sk + s.k_row, s.sk, hk, p.Hk, p.Dv);
+        for (Real& x : group.dk) x = round(x);
+        for (Real& x : group.dv) x = round(x);
+        scatter(group.dk, g.dk, first_k, s.sk, hk, p.Hk, p.D);
+        scatter(group.dv, g.dv, first_k, s.sk, hk, p.Hk, p.Dv);
+        scatter(group_terms.dk, terms.dk, first_k, s.sk, hk, p.Hk, p.D);
+        scatter(group_terms.dv, terms.dv, first_k, s.sk, hk, p.Hk, p.Dv);
       }
-    for (size_t x = 0; x < dbias.size(); ++x) g.dbias[x] = double(round.to(p.dbias.dtype, dbias[x]));
+    for (size_t x = 0; x < dbias.size(); ++x)
+      g.dbias[x] = precision == Precision::exact ? double(dbias[x]) : rounded(p.dbias.dtype, float(dbias[x]));
     for (size_t x = 0; x < g.dsink.size(); ++x) g.dsink[x] = double(dsink[x]);
   });
   return g;

@@ -37,8 +37,24 @@ struct Backward {
   std::vector<double> dq, dk, dv, dbias, dsink;
 };
 
+// The size of a sum's terms, and of what each of them is a difference of: a gradient may cancel to nothing,
+// its rounding errors do not.
+struct Terms {
+  double sum = 0, squares = 0;
+  Terms& operator+=(double x) {
+    sum += x < 0 ? -x : x;
+    squares += x * x;
+    return *this;
+  }
+  void operator+=(const Terms& x) { sum += x.sum, squares += x.squares; }
+};
+
+struct BackwardTerms {
+  std::vector<Terms> dq, dk, dv, dbias, dsink;
+};
+
 // Computed from q, k, v, dout and dlse alone: out and lse are not read.
-Backward backward(const Problem& p, Precision precision);
+Backward backward(const Problem& p, Precision precision, BackwardTerms* terms = nullptr);
 
 Backward read_backward(const Problem& p);
 

@@ -281,9 +281,10 @@ static void finish(const ForwardTask& t, const SubBlock& b, const QueryState<V>&
       const float top = m * unit;  // none: -inf
       float log_sum = none ? -kInfinity : top + __builtin_logf(l), share = none ? 0 : 1 / l;
       if (t.has_sink && t.sink != -kInfinity) {
-        const float reference = top > t.sink ? top : t.sink, past = __builtin_expf(top - reference);
-        const float total = l * past + __builtin_expf(t.sink - reference);
-        log_sum = reference + __builtin_logf(total);
+        const double reference = top > t.sink ? top : t.sink;  // double: a difference of large numbers
+        const float past = float(__builtin_exp(top - reference));
+        const float total = l * past + float(__builtin_exp(t.sink - reference));
+        log_sum = float(reference) + __builtin_logf(total);
         share = past / total;
       }
       lse[i] = log_sum;

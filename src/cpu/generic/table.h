@@ -1,6 +1,7 @@
 // The table of one instruction set's kernels.
 #pragma once
 
+#include "cpu/generic/backward.h"
 #include "cpu/generic/forward.h"
 #include "cpu/generic/probe.h"
 #include "cpu/isa.h"
@@ -14,10 +15,15 @@ constexpr Kernels make_table(const char* name) {
   k.name = name;
   k.queries = V::kQueries;
   k.keys = V::kKeys;
+  k.width = V::W;
   k.forward[0] = forward<V, float>;
   k.forward[1] = forward<V, fp16>;
   k.forward[2] = forward<V, bf16>;
   k.forward_scratch = forward_scratch<V>;
+  k.backward[0] = backward<V, float>;
+  k.backward[1] = backward<V, fp16>;
+  k.backward[2] = backward<V, bf16>;
+  k.backward_scratch = backward_scratch<V>;
   k.probes = make_probes<V>();
   return k;
 }
