@@ -76,9 +76,7 @@ class TaskList {
 class Forward : public Execution {
  public:
   Forward(const Problem& p, const plan::CpuChoice& choice) : kernels_(*find_kernels(choice.isa)) {
-    // Packed K and V blocks are worth sharing between sub-blocks; K and V read in place are not.
-    const bool direct = p.dtype == TW_FP32 && p.k.stride.d == 1 && p.v.stride.d == 1;
-    shape_ = {i32(p.D), i32(p.Dv), direct ? 1 : kMaxGroup, direct};
+    shape_ = {i32(p.D), i32(p.Dv), most_blocks(p)};
     const i64 most_tasks = p.total_q * p.H;  // a task has at least one query of one head
     threads_ = int(std::clamp<i64>(most_tasks, 1, choice.threads));
     per_thread_ = kernels_.forward_scratch(shape_);
@@ -100,6 +98,12 @@ class Forward : public Execution {
   }
 
  private:
+  // Sub-blocks that share a packed block of K and V, within half of a small L2 cache.
+  int most_blocks(const Problem& p) const {
+    constexpr i64 kStateBytes = 400 << 10;
+    return int(std::clamp<i64>(kStateBytes / ((p.D + p.Dv) * kernels_.queries * 4), 1, kMaxGroup));
+  }
+
   // Sub-blocks per task: fewer when there are not enough tasks for all threads. The result does not depend on
   // it.
   int group_for(const Problem& p, const std::vector<Sequence>& all) const {
@@ -120,6 +124,9 @@ class Forward : public Execution {
     t.lse_row = p.lse.s;
     t.D = i32(p.D), t.Dv = i32(p.Dv);
     t.group = i32(item.blocks);
+    // Packing a block of K and V costs about as much as one sub-block's use of it gains.
+    const bool contiguous = t.k.row == p.D && t.v.row == p.Dv;
+    t.direct = p.dtype == TW_FP32 && t.k.column == 1 && t.v.column == 1 && (contiguous || t.group <= 2);
     const Band<i32> band = sequence_band(p, s);
     for (i32 g = 0; g < t.group; ++g) {
       const i32 first = (i32(item.first_block) + g) * kernels_.queries;

@@ -8,7 +8,7 @@
 namespace tilewise::cpu {
 
 inline constexpr int kMaxQueries = 48;  // most queries of a sub-block, on any instruction set
-inline constexpr int kMaxGroup = 4;     // most sub-blocks of a task
+inline constexpr int kMaxGroup = 16;    // most sub-blocks of a task
 
 // A matrix of one head: rows are positions of the sequence.
 struct Matrix {
@@ -47,7 +47,8 @@ struct ForwardTask {
   float* lse;           // null = not wanted
   i64 lse_row;
   i32 D, Dv;
-  i32 group;  // sub-blocks used
+  i32 group;    // sub-blocks used
+  bool direct;  // read fp32 K and V in place instead of packing them block by block
   SubBlock block[kMaxGroup];
   ScoreOptions score;
   bool has_sink;
@@ -78,7 +79,6 @@ struct BackwardTask {
 // What a kernel's scratch memory depends on.
 struct ScratchShape {
   i32 D, Dv, group;
-  bool direct;  // k and v are fp32 with unit column stride: read where they lie
 };
 
 }  // namespace tilewise::cpu

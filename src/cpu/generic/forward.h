@@ -48,7 +48,7 @@ struct ForwardScratch {
     f->next_max = c.floats(n);
     f->bias_tile = c.floats(keys * n);
     f->mask_tile = c.floats(keys * n);
-    f->k_block = c.floats(shape.direct ? 0 : keys * i64(shape.D + 1));
+    f->k_block = c.floats(keys * i64(shape.D + 1));
     f->v_block = c.floats(keys * i64(shape.Dv));
     f->rows = c.floats(n * shape.Dv);
     f->finite = reinterpret_cast<bool*>(c.floats(keys / 4 + 1));
@@ -356,10 +356,9 @@ static void forward_path(const ForwardTask& t, void* scratch, const ScratchShape
 
 template <class V, class T>
 static void forward(const ForwardTask& t, void* scratch) {
-  const bool direct = sizeof(T) == 4 && t.k.column == 1 && t.v.column == 1;
-  const ScratchShape shape{t.D, t.Dv, t.group, direct};
+  const ScratchShape shape{t.D, t.Dv, t.group};
   if constexpr (sizeof(T) == 4)
-    if (direct) return forward_path<V, DirectPath<V>>(t, scratch, shape);
+    if (t.direct) return forward_path<V, DirectPath<V>>(t, scratch, shape);
   if constexpr (V::kPairs && __is_same(T, bf16))
     forward_path<V, PairPath<V>>(t, scratch, shape);
   else

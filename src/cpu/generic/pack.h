@@ -63,6 +63,14 @@ template <class V>
   }
 }
 
+// Rows of a head lie far apart in memory, often pages: the hardware does not see them coming.
+static constexpr int kPrefetchRows = 6;
+template <class T>
+TILEWISE_INLINE void prefetch_row(const T* row, int cols) {
+  const char* p = reinterpret_cast<const char*>(row);
+  for (i64 b = 0; b < cols * i64(sizeof(T)); b += 64) __builtin_prefetch(p + b);
+}
+
 // dst[r * ld + c] = src[r * row_stride + c * col_stride], widened.
 template <class V, class T>
 [[gnu::noinline]] static void pack_rows(float* dst, i64 ld, const T* src, i64 row_stride, i64 col_stride,
@@ -70,6 +78,7 @@ template <class V, class T>
   for (int r = 0; r < rows; ++r) {
     const T* from = src + r * row_stride;
     float* to = dst + r * ld;
+    prefetch_row(from + kPrefetchRows * row_stride, cols);
     int c = 0;
     if (col_stride == 1)
       for (; c + V::W <= cols; c += V::W) V::store(to + c, V::widen(from + c));
