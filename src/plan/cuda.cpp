@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "kernels/mma/backward_tiles.h"
 #include "kernels/mma/tiles.h"
+#include "kernels/wgmma/launch.h"
 #include "plan/decision.h"
 
 namespace tilewise::plan {
@@ -61,6 +62,25 @@ std::string no_tile(const Problem& p, const CudaMachine& m) {
              " KB of shared memory that a thread block has here");
 }
 
+std::string plan_wgmma(const Problem& p, const CudaMachine& m, CudaChoice& choice) {
+  if (m.arch != 90) return cat("needs the wgmma instructions of sm_90; this is sm_", m.arch);
+  if (p.pass == TW_BACKWARD) return "forward only";
+  if (p.dtype == TW_FP32) return "fp16 and bf16 only";
+  for (const View* v : {&p.q, &p.k, &p.v})
+    if (!wgmma::tma_readable(reinterpret_cast<uintptr_t>(v->data), v->stride))
+      return "tensor maps need q, k and v with contiguous rows, an address of a multiple of 16 bytes and "
+             "strides of "
+             "multiples of 8 elements";
+  Config c = features(p);
+  c.strided = false;
+  const i64 rows = p.Sq << wgmma::pack_log2(c, i32(p.group()));
+  if (!wgmma::choose_forward_tiles(c, int(p.D), int(p.Dv), rows) ||
+      wgmma::forward_smem_bytes(c) > m.shared_memory)
+    return no_tile(p, m);
+  choice.kernels = {c};
+  return "";
+}
+
 std::string plan_mma(const Problem& p, const CudaMachine& m, CudaChoice& choice) {
   Config c = features(p);
   if (p.pass == TW_FORWARD) {
@@ -84,6 +104,8 @@ std::string plan_mma(const Problem& p, const CudaMachine& m, CudaChoice& choice)
 
 constexpr Candidate kCandidates[] = {
     // best first
+    {"wgmma", Family::wgmma, false, "FlashAttention with TMA and wgmma, warpgroups with roles, for Hopper",
+     plan_wgmma},
     {"fa2", Family::mma, false, "FlashAttention-2 with mma.sync, for every GPU from sm_80 on", plan_mma},
 };
 

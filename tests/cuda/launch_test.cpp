@@ -117,6 +117,74 @@ TEST(Launch, UncoveredRowsAreClearedOnlyWhereThereAreLengths) {
       "TW_OK tilewise::mma::forward<tilewise::kConfig>; tilewise::common::uncovered<tilewise::kConfig>; ");
 }
 
+TEST(Launch, HopperTakesWgmmaAndSaysWhyNotWhenItCannot) {
+  const auto run = [](const char* algorithm) {
+    return in_fresh_process(with({{"FAKE_CUDA_DEVICES", "90"}}), [&] {
+      Forward f(0);
+      f.a.options.algorithm = algorithm;
+      const std::string result = f.run();
+      return result + (launches().empty() ? "" : launches()[0].kernel);
+    });
+  };
+  EXPECT_EQ(run(nullptr), "TW_OK tilewise::wgmma::forward<tilewise::kConfig>");
+  EXPECT_EQ(run("fa2"), "TW_OK tilewise::mma::forward<tilewise::kConfig>");
+  EXPECT_TRUE(says(run("nonsense"),
+                   "TW_INVALID_ARGUMENT algorithm: 'nonsense' is no CUDA algorithm; there are wgmma, fa2"));
+  const std::string ampere = in_fresh_process(kFake, [] {
+    Forward f(0);
+    f.a.options.algorithm = "wgmma";
+    return f.run();
+  });
+  EXPECT_TRUE(says(ampere,
+                   "TW_UNSUPPORTED no CUDA kernel for this problem (wgmma: needs the wgmma instructions of "
+                   "sm_90; this is sm_80"));
+}
+
+TEST(Launch, PointersLessAlignedThanPlannedAreRefused) {
+  const std::string said = in_fresh_process(kFake, [] {
+    Forward f(0);
+    tw_attention shapes = f.a;
+    shapes.q.data = shapes.k.data = shapes.v.data = shapes.out.data = shapes.lse.data = nullptr;
+    tw_plan* plan = nullptr;
+    if (tw_plan_create(&shapes, TW_FORWARD, &plan) != TW_OK) return std::string(tw_last_error());
+    f.a.k.data = static_cast<char*>(f.a.k.data) + 8;
+    const tw_status status = tw_plan_execute(plan, &f.a, nullptr, 0, nullptr);
+    const std::string sentence = tw_last_error();
+    tw_plan_destroy(plan);
+    return cat(tw_status_name(status), " ", sentence, " launches: ", launches().size());
+  });
+  EXPECT_TRUE(says(said, "TW_INVALID_ARGUMENT k: address"));
+  EXPECT_TRUE(says(said, "is not a multiple of 16 bytes, as the plan took for granted"));
+  EXPECT_TRUE(says(said, "launches: 0"));
+}
+
+TEST(Launch, BackwardRunsInTheCallersWorkspace) {
+  const std::string said = in_fresh_process(kFake, [] {
+    exported<void(size_t)>("fake_cuda_argument_bytes")(sizeof(AttentionParams));
+    Forward f(0);
+    const DeviceBuffer dout(0, 200 * 4 * 64 * 2), dq(0, 200 * 4 * 64 * 2), dk(0, 260 * 2 * 64 * 2),
+        dv(0, 260 * 2 * 64 * 2);
+    f.a.dout = f.tensor(dout, {2, 100, 4, 64}), f.a.dq = f.tensor(dq, {2, 100, 4, 64});
+    f.a.dk = f.tensor(dk, {2, 130, 2, 64}), f.a.dv = f.tensor(dv, {2, 130, 2, 64});
+    size_t bytes = 0;
+    tw_attention_workspace(&f.a, TW_BACKWARD, &bytes);
+    const DeviceBuffer workspace(0, bytes);
+    const tw_status status = tw_attention_run(&f.a, TW_BACKWARD, workspace.data(), bytes, nullptr);
+    std::string names = std::string(tw_status_name(status)) + tw_last_error();
+    bool inside = true;
+    for (const fake_cuda::Launch& l : launches()) {
+      names += " " + l.kernel.substr(10, l.kernel.find('<') - 10);
+      AttentionParams p{};
+      std::memcpy(&p, l.argument.data(), sizeof p);
+      for (const float* part : {p.delta, p.lse_log2, p.dq_accum})
+        inside = inside && reinterpret_cast<const std::byte*>(part) >= workspace.data() &&
+                 reinterpret_cast<const std::byte*>(part) < workspace.data() + bytes;
+    }
+    return names + (inside ? ", inside" : ", outside");
+  });
+  EXPECT_EQ(said, "TW_OK common::bwd_prepare mma::backward common::bwd_convert, inside");
+}
+
 TEST(Launch, FailuresAreReported) {
   const auto failing = [](const char* what) {
     return in_fresh_process(with({{"FAKE_CUDA_FAIL", what}}), [] { return Forward(0).run(); });

@@ -1,6 +1,7 @@
 #include "cuda/driver/driver.h"
 
 #include <algorithm>
+#include <bit>
 #include <mutex>
 
 #include "core/env.h"
@@ -236,8 +237,8 @@ int device_of_pointer(const void* pointer, const char* what) {
 }
 
 TensorMap encode_tensor_map(const TensorMapShape& s, const char* what) {
-  static_assert(sizeof(TensorMap) == sizeof(CUtensorMap) && alignof(TensorMap) == alignof(CUtensorMap));
-  TensorMap map{};
+  static_assert(sizeof(TensorMap) == sizeof(CUtensorMap));
+  CUtensorMap map{};
   const uint32_t ones[5] = {1, 1, 1, 1, 1};
   const TensorMapDataType type = s.element == MapElement::fp32   ? kTensorFloat32
                                  : s.element == MapElement::fp16 ? kTensorFloat16
@@ -246,11 +247,10 @@ TensorMap encode_tensor_map(const TensorMapShape& s, const char* what) {
                                    : s.swizzle_bytes == 64 ? kSwizzle64B
                                    : s.swizzle_bytes == 32 ? kSwizzle32B
                                                            : kSwizzleNone;
-  check(libcuda().cuTensorMapEncodeTiled(reinterpret_cast<CUtensorMap*>(&map), type, uint32_t(s.rank),
-                                         const_cast<void*>(s.address), s.size, s.byte_stride, s.box, ones, 0,
-                                         swizzle, kL2Promotion256B, 0),
+  check(libcuda().cuTensorMapEncodeTiled(&map, type, uint32_t(s.rank), const_cast<void*>(s.address), s.size,
+                                         s.byte_stride, s.box, ones, 0, swizzle, kL2Promotion256B, 0),
         "cuTensorMapEncodeTiled of ", what);
-  return map;
+  return std::bit_cast<TensorMap>(map);
 }
 
 }  // namespace tilewise::cuda

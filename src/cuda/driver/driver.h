@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/shared/tensor_map.h"
+
 namespace tilewise::cuda {
 
 struct DriverState {
@@ -81,11 +83,6 @@ void fill_zero(void* pointer, size_t bytes, void* stream);
 // The ordinal of the device that owns the memory (or -1: managed memory, which every device reads). Throws
 // for anything that a kernel cannot read, with `what` naming the tensor.
 int device_of_pointer(const void* pointer, const char* what);
-
-// A TMA descriptor, passed to a kernel as a __grid_constant__ parameter.
-struct alignas(128) TensorMap {
-  uint64_t opaque[16];
-};
 
 enum class MapElement { fp32, fp16, bf16 };
 

@@ -23,10 +23,13 @@ struct Entry {
 };
 
 constexpr Entry kEntries[] = {
+    {Family::wgmma, Kernel::forward, "kernels/wgmma/fwd.cuh", "tilewise::wgmma::forward"},
     {Family::mma, Kernel::backward, "kernels/mma/bwd.cuh", "tilewise::mma::backward"},
-    {Family::mma, Kernel::backward_prepare, "kernels/common/bwd_prepare.cuh", "tilewise::common::bwd_prepare"},
+    {Family::mma, Kernel::backward_prepare, "kernels/common/bwd_prepare.cuh",
+     "tilewise::common::bwd_prepare"},
     {Family::mma, Kernel::backward_sink, "kernels/common/bwd_prepare.cuh", "tilewise::common::reduce_sink"},
-    {Family::mma, Kernel::backward_convert, "kernels/common/bwd_convert.cuh", "tilewise::common::bwd_convert"},
+    {Family::mma, Kernel::backward_convert, "kernels/common/bwd_convert.cuh",
+     "tilewise::common::bwd_convert"},
     {Family::mma, Kernel::forward, "kernels/mma/fwd.cuh", "tilewise::mma::forward"},
     {Family::common, Kernel::uncovered, "kernels/common/uncovered.cuh", "tilewise::common::uncovered"},
 };

@@ -11,6 +11,7 @@ namespace tilewise::cuda {
 std::unique_ptr<Execution> make_family_execution(const Problem& p, const plan::CudaChoice& choice);
 
 std::unique_ptr<Execution> make_mma_forward(const Problem& p, const plan::CudaChoice& choice);
+std::unique_ptr<Execution> make_wgmma_forward(const Problem& p, const plan::CudaChoice& choice);
 std::unique_ptr<Execution> make_mma_backward(const Problem& p, const plan::CudaChoice& choice);
 
 }  // namespace tilewise::cuda

@@ -69,10 +69,12 @@ class MmaBackward final : public CudaExecution {
   MmaBackward(const Problem& p, const std::vector<Config>& kernels)
       : CudaExecution(p.device_index, all_uses(p, kernels), workspace_of(p, kernels.front()).bytes),
         workspace_(workspace_of(p, kernels.front())),
-        attention_kernels_(attention_uses(p, kernels).size()) {}
+        attention_kernels_(attention_uses(p, kernels).size()),
+        strided_(kernels.front().strided) {}
 
  private:
   void enqueue(const Problem& p, std::byte* workspace, const Launcher& launcher) const override {
+    if (!strided_) check_alignment(p);
     AttentionParams a = attention_params(p);
     a.delta = reinterpret_cast<float*>(workspace + workspace_.delta);
     a.lse_log2 = reinterpret_cast<float*>(workspace + workspace_.lse_log2);
@@ -84,6 +86,7 @@ class MmaBackward final : public CudaExecution {
 
   const Workspace workspace_;
   const size_t attention_kernels_;
+  const bool strided_;
 };
 
 }  // namespace

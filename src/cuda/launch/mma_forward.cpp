@@ -21,14 +21,18 @@ std::vector<KernelUse> uses_of(const Problem& p, const Config& c) {
 
 class MmaForward final : public CudaExecution {
  public:
-  MmaForward(const Problem& p, const Config& c) : CudaExecution(p.device_index, uses_of(p, c), 0) {}
+  MmaForward(const Problem& p, const Config& c)
+      : CudaExecution(p.device_index, uses_of(p, c), 0), strided_(c.strided) {}
 
  private:
   void enqueue(const Problem& p, std::byte*, const Launcher& launcher) const override {
+    if (!strided_) check_alignment(p);
     launcher(0, attention_params(p));
     size_t use = 1;
     for (const common::UncoveredParams& u : uncovered_outputs(p)) launcher(use++, u);
   }
+
+  const bool strided_;
 };
 
 }  // namespace

@@ -68,6 +68,16 @@ AttentionParams attention_params(const Problem& p) {
   return a;
 }
 
+void check_alignment(const Problem& p) {
+  const auto check = [](const View& v, const char* name) {
+    if (reinterpret_cast<uintptr_t>(v.data) % 16)
+      invalid(name, ": address ", static_cast<const void*>(v.data),
+              " is not a multiple of 16 bytes, as the plan took for granted; make the plan with this "
+              "tensor's data, or align it");
+  };
+  check(p.q, "q"), check(p.k, "k"), check(p.v, "v"), check(p.dout, "dout");
+}
+
 void check_pointers(const Problem& p, const void* workspace) {
   const auto check = [&](const void* pointer, const char* name) {
     check_pointer(pointer, p.device_index, name);

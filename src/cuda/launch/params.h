@@ -15,4 +15,8 @@ AttentionParams attention_params(const Problem& p);
 // one. A kernel that read host memory would take the whole context down.
 void check_pointers(const Problem& p, const void* workspace);
 
+// Refuses q, k, v and dout that do not begin at a multiple of 16 bytes, which a plan made without their
+// addresses took for granted.
+void check_alignment(const Problem& p);
+
 }  // namespace tilewise::cuda
