@@ -1,10 +1,12 @@
 // After the backward: dq = scale * dq_accum, from fp32 accumulator fragments (backward_layout.h) to rows of
-// the caller's tensor, any strides. A thread takes 8 columns of rows g and g + 8 of one 16 x 8 piece: 64
-// bytes in, two times 8 elements out.
+// the caller's tensor, any strides. Each warp reads 512-byte pieces, rounds them into a shared-memory tile,
+// and the block writes the tile's rows. convert_dbias: the fp32 sums of dbias to the caller's tensor.
 #pragma once
 
+#include "../ptx/barrier.h"
 #include "../ptx/special.h"
 #include "../tile/element.h"
+#include "../tile/rows.h"
 #include "../tile/sequence.h"
 #include "bwd_launch.h"
 
@@ -13,41 +15,55 @@ namespace tilewise::common {
 template <Config C>
 TILEWISE_KERNEL(kConvertThreads, 1)
 bwd_convert(const TILEWISE_GRID_CONSTANT AttentionParams p) {
-  constexpr int kPieces = C.d / 8;
-  const int thread = int(ptx::thread_index());
-  const TileWork work = tile_work(ptx::block_number(), kConvertRows, p.Sq, p.H, p.B);
+  using M = tile::Mma<C.element>;
+  constexpr int kRows = bwd_convert_rows(C), kPieces = C.d / 8, kTotal = kRows / 16 * kPieces;
+  constexpr int kWarps = kConvertThreads / 32, kSteps = (kTotal + kWarps - 1) / kWarps;
+  const tile::SmemTile<C.element, kRows, C.d> rows_smem{ptx::shared_address(ptx::dynamic_shared())};
+  const int thread = int(ptx::thread_index()), warp = thread / 32;
+  const tile::Lane lane = tile::lane_of(thread);
+  const TileWork work = tile_work(ptx::block_number(), kRows, p.Sq, p.H, p.B);
   if (work.none) return;
   const i32 first = work.first, h = work.h, b = work.b;
   const SequenceView seq = find_sequence<C.varlen>(p, b);
+  if (first >= seq.sq) return;
   const i64 rows = workspace_rows(p), row0 = workspace_row(p.cu_seqlens_q != nullptr, b, p.Sq, seq.q_row);
-  const bool aligned = tile::rows_aligned<C.element>(p.dq, p.dq_stride);
-  const i64 dq0 = b * p.dq_stride.b + seq.q_row * p.dq_stride.s + h * p.dq_stride.h;
 
-  for (int index = thread; index < kConvertRows / 2 * kPieces; index += kConvertThreads) {
-    const int c = index % kPieces, g = index / kPieces % 8, group = index / kPieces / 8;
-    const i32 i = first + group * 16 + g;
-    if (i >= seq.sq || c * 8 >= p.D) continue;
-    const float* piece = p.dq_accum + dq_accum_piece(h, rows, (row0 + first) / kRowGroup + group, c, C.d);
-    float x[2][8];  // rows g and g + 8
+  float x[kSteps][4] = {};
 #pragma unroll
-    for (int v = 0; v < 4; ++v) {
-      // Vector layout: lane 4g + v's four elements. Scalar layout: element v of lanes 4g .. 4g + 3.
-      const int at =
-          ptx::kVectorAdds ? dq_accum_element(true, 4 * g + v, 0) : dq_accum_element(false, 4 * g, v);
-      const ptx::Vec4 w = ptx::load_global(reinterpret_cast<const ptx::Vec4*>(piece + at));
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int q = ptx::kVectorAdds ? v : e, reg = ptx::kVectorAdds ? e : v;
-        x[reg >> 1][2 * q + (reg & 1)] = ptx::float_of(w.w[e]) * p.scale;
-      }
-    }
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (i + half * 8 >= seq.sq) break;
-      tile::store_8<C.element>(x[half], p.dq, dq0 + (i + half * 8) * p.dq_stride.s + c * 8 * p.dq_stride.d,
-                               p.dq_stride.d, p.D - c * 8, aligned && c * 8 + 8 <= p.D);
-    }
+  for (int n = 0; n < kSteps; ++n) {
+    const int piece = n * kWarps + warp, group = piece / kPieces, c = piece % kPieces;
+    if (piece >= kTotal || first + group * 16 >= seq.sq) continue;
+    tile::load_piece(x[n], p.dq_accum + dq_accum_piece(h, rows, (row0 + first) / kRowGroup + group, c, C.d),
+                     lane.lane);
   }
+#pragma unroll
+  for (int n = 0; n < kSteps; ++n) {
+    const int piece = n * kWarps + warp, row = piece / kPieces * 16 + lane.g,
+              col = piece % kPieces * 8 + 2 * lane.q;
+    if (piece >= kTotal) continue;
+    M::store_pair(rows_smem, row, col, x[n][0] * p.scale, x[n][1] * p.scale);
+    M::store_pair(rows_smem, row + 8, col, x[n][2] * p.scale, x[n][3] * p.scale);
+  }
+  ptx::sync_threads();
+  const tile::Rows dq = tile::rows(p.dq, tile::element_bytes(C.element), p.dq_stride, b, seq.q_row, h, p.D);
+  tile::store_rows<kConvertThreads>(dq, rows_smem, first, seq.sq, thread);
+}
+
+template <Config C>
+TILEWISE_KERNEL(kConvertThreads, 1)
+convert_dbias(const TILEWISE_GRID_CONSTANT DbiasParams p) {
+  const i64 n = i64(ptx::block_number()) * kConvertThreads + ptx::thread_index();
+  const i64 columns = p.size[3], rows = p.size[2] * columns, heads = p.size[1] * rows;
+  if (n >= p.size[0] * heads) return;
+  const i64 b = n / heads, h = n % heads / rows, i = n % rows / columns, j = n % columns;
+  const i64 at = b * p.stride.b + h * p.stride.h + i * p.stride.i + j * p.stride.j;
+  const float x = ptx::load_global(p.from + n);
+  if (p.to_element == i32(Element::fp32))
+    tile::store_float<Element::fp32>(p.to, at, x);
+  else if (p.to_element == i32(Element::bf16))
+    tile::store_float<Element::bf16>(p.to, at, x);
+  else
+    tile::store_float<Element::fp16>(p.to, at, x);
 }
 
 }  // namespace tilewise::common

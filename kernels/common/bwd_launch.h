@@ -2,16 +2,36 @@
 #pragma once
 
 #include "../shared/backward_layout.h"
+#include "../shared/config.h"
 
 namespace tilewise::common {
 
 inline constexpr int kPrepareThreads = 256, kPrepareRows = 64;
-inline constexpr int kConvertThreads = 256, kConvertRows = 64;
+inline constexpr int kConvertThreads = 256;
 inline constexpr int kSinkThreads = 256, kSinkSmemBytes = kSinkThreads / 32 * 4;
 
 // Blocks of so many rows of a sequence, heads, sequences: one grid dimension.
 constexpr u64 bwd_prepare_blocks(i64 B, i64 H, i64 Sq) { return tile_blocks(kPrepareRows, Sq, H, B); }
-constexpr u64 bwd_convert_blocks(i64 B, i64 H, i64 Sq) { return tile_blocks(kConvertRows, Sq, H, B); }
+constexpr int bwd_convert_rows(const Config& c) { return c.d <= 64 ? 128 : c.d <= 128 ? 64 : 32; }
+constexpr u64 bwd_convert_blocks(const Config& c, i64 B, i64 H, i64 Sq) {
+  return tile_blocks(bwd_convert_rows(c), Sq, H, B);
+}
+constexpr int bwd_convert_smem_bytes(const Config& c) {
+  return bwd_convert_rows(c) * c.d * (c.element == Element::fp32 ? 4 : 2);
+}
 constexpr u64 reduce_sink_blocks(i64 H) { return u64(H); }
+
+// The fp32 sums of dbias, dense in `size`, on their way to the caller's tensor.
+struct DbiasParams {
+  const float* from;
+  void* to;
+  i32 to_element;
+  i64 size[4];  // of dbias: 1 where bias broadcasts
+  ScoreStrides stride;
+};
+
+constexpr u64 convert_dbias_blocks(const DbiasParams& p) {
+  return u64((p.size[0] * p.size[1] * p.size[2] * p.size[3] + kConvertThreads - 1) / kConvertThreads);
+}
 
 }  // namespace tilewise::common

@@ -36,52 +36,66 @@ bwd_prepare(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   const i32 padded = i32(round_up(seq.sq, kRowGroup)),
             end = first + kPrepareRows < padded ? first + kPrepareRows : padded;
 
-  const bool out_aligned = tile::rows_aligned<C.element>(p.out, p.out_stride);
-  const bool dout_aligned = tile::rows_aligned<C.element>(p.dout, p.dout_stride);
   const i64 out0 = b * p.out_stride.b + seq.q_row * p.out_stride.s + h * p.out_stride.h;
   const i64 dout0 = b * p.dout_stride.b + seq.q_row * p.dout_stride.s + h * p.dout_stride.h;
   const int part = thread % kLanes;
-#pragma unroll 1
-  for (i32 base = first; base < end; base += kPrepareThreads / kLanes) {
-    const i32 i = base + thread / kLanes;
-    float sum = 0.0f;
-    if (i < seq.sq) {
-#pragma unroll
-      for (int c = part * 8; c < C.dv; c += kLanes * 8) {
-        if (c >= p.Dv) break;
-        float o[8], g[8];
-        const bool whole = c + 8 <= p.Dv;
-        tile::load_8<C.element>(o, p.out, out0 + i * p.out_stride.s + c * p.out_stride.d, p.out_stride.d,
-                                p.Dv - c, out_aligned && whole);
-        tile::load_8<C.element>(g, p.dout, dout0 + i * p.dout_stride.s + c * p.dout_stride.d, p.dout_stride.d,
-                                p.Dv - c, dout_aligned && whole);
-#pragma unroll
-        for (int e = 0; e < 8; ++e) sum = ptx::fma(o[e], g[e], sum);
-      }
-    }
-#pragma unroll
-    for (int mask = kLanes / 2; mask > 0; mask /= 2) sum += ptx::shfl_xor(sum, mask);
-    if (part == 0 && i < end) {
-      float lse = kInfinity;
-      if (i < seq.sq) {
-        const i64 s = seq.q_row + i;
-        const float natural = ptx::load_global(p.lse + b * p.lse_b + h * p.lse_h + s * p.lse_s);
-        if (natural != -kInfinity) {
-          lse = natural * kLog2OfE;
-          if (p.dlse) sum -= ptx::load_global(p.dlse + b * p.dlse_b + h * p.dlse_h + s * p.dlse_s);
-        }
-      }
-      ptx::store_global(p.lse_log2 + h * rows + row0 + i, lse);
-      ptx::store_global(p.delta + h * rows + row0 + i, sum);
-    }
-  }
-
   if constexpr (!C.deterministic) {
     constexpr int kRowPieces = C.d * 4 / 16;  // 16-byte pieces of an accumulator row
     ptx::Vec4* accum = reinterpret_cast<ptx::Vec4*>(
         p.dq_accum + dq_accum_piece(h, rows, (row0 + first) / kRowGroup, 0, C.d));
     for (int piece = thread; piece < (end - first) * kRowPieces; piece += kPrepareThreads)
       ptx::store_global(accum + piece, ptx::Vec4{});
+  }
+
+  constexpr int kSteps = kPrepareRows * kLanes / kPrepareThreads,
+                kColumns = (C.dv + kLanes * 8 - 1) / (kLanes * 8);
+  const auto row = [&](int n) { return first + n * (kPrepareThreads / kLanes) + thread / kLanes; };
+  float sum[kSteps] = {};
+  if (p.Dv % 8 == 0 && tile::rows_aligned<C.element>(p.out, p.out_stride) &&
+      tile::rows_aligned<C.element>(p.dout, p.dout_stride)) {
+#pragma unroll
+    for (int x = 0; x < kColumns; ++x) {
+      const int c = (x * kLanes + part) * 8;
+      tile::Eight<C.element> o[kSteps] = {}, g[kSteps] = {};
+#pragma unroll
+      for (int n = 0; n < kSteps; ++n)  // all of a thread's rows are asked for before the first is used
+        if (row(n) < seq.sq && c < p.Dv) {
+          o[n].load(p.out, out0 + row(n) * p.out_stride.s + c);
+          g[n].load(p.dout, dout0 + row(n) * p.dout_stride.s + c);
+        }
+#pragma unroll
+      for (int n = 0; n < kSteps; ++n)
+#pragma unroll
+        for (int e = 0; e < 8; ++e) sum[n] = ptx::fma(o[n].get(e), g[n].get(e), sum[n]);
+    }
+  } else {
+#pragma unroll
+    for (int n = 0; n < kSteps; ++n)
+      if (row(n) < seq.sq)
+        for (int c = part; c < p.Dv; c += kLanes)
+          sum[n] = ptx::fma(
+              tile::load_float<C.element>(p.out, out0 + row(n) * p.out_stride.s + c * p.out_stride.d),
+              tile::load_float<C.element>(p.dout, dout0 + row(n) * p.dout_stride.s + c * p.dout_stride.d),
+              sum[n]);
+  }
+#pragma unroll
+  for (int n = 0; n < kSteps; ++n) {
+    const i32 i = row(n);
+#pragma unroll
+    for (int mask = kLanes / 2; mask > 0; mask /= 2) sum[n] += ptx::shfl_xor(sum[n], mask);
+    if (part == 0 && i < end) {
+      float lse = kInfinity, delta = sum[n];
+      if (i < seq.sq) {
+        const i64 s = seq.q_row + i;
+        const float natural = ptx::load_global(p.lse + b * p.lse_b + h * p.lse_h + s * p.lse_s);
+        if (natural != -kInfinity) {
+          lse = natural * kLog2OfE;
+          if (p.dlse) delta -= ptx::load_global(p.dlse + b * p.dlse_b + h * p.dlse_h + s * p.dlse_s);
+        }
+      }
+      ptx::store_global(p.lse_log2 + h * rows + row0 + i, lse);
+      ptx::store_global(p.delta + h * rows + row0 + i, delta);
+    }
   }
 }
 

@@ -24,39 +24,74 @@ constexpr int backward_smem_bytes(const Config& c) {
 
 constexpr u64 backward_blocks(const Config& c, i64 B, i64 Hk, i64 Sk) { return tile_blocks(c.Bc, Sk, Hk, B); }
 
+namespace backward_tiles {
+
+// `plain`: no feature that keeps more than one register per score. A tile with 64 scores a thread leaves no room for more.
+enum class When { always, plain, plain_full, plain_masked };
+
+struct Tile {
+  int largest_dim;
+  When when;
+  int Br, Bc, warps, stages, warps_s, warps_dkv, warps_dq, min_blocks;
+};
+
+// The first that fits, in the order in which they were measured to be fast on an H200 (docs/measurements.md); the ones with less
+// shared memory serve the devices that have less.
+inline constexpr Tile kHalf[] = {
+    {64, When::plain_masked, 64, 128, 4, 2, 4, 4, 2, 2},
+    {64, When::plain, 32, 128, 4, 2, 4, 4, 2, 2},
+    {64, When::always, 64, 64, 4, 2, 4, 4, 2, 2},
+    {64, When::always, 64, 64, 4, 1, 4, 4, 2, 1},
+    {96, When::plain_full, 64, 128, 8, 2, 4, 4, 4, 1},
+    {128, When::plain, 128, 128, 8, 1, 2, 4, 4, 1},
+    {128, When::always, 64, 128, 8, 2, 4, 4, 4, 1},
+    {128, When::always, 64, 64, 8, 1, 4, 4, 4, 1},
+    {192, When::plain, 128, 64, 8, 1, 2, 2, 4, 1},
+    {256, When::plain, 128, 64, 8, 1, 4, 2, 4, 1},
+    {256, When::always, 64, 64, 8, 2, 4, 2, 2, 1},
+    {256, When::always, 64, 64, 8, 1, 4, 2, 2, 1},
+    {256, When::always, 64, 64, 8, 1, 4, 4, 4, 1},
+    {256, When::always, 32, 32, 4, 1, 2, 2, 2, 1},
+};
+inline constexpr Tile kFloat[] = {
+    {64, When::always, 32, 64, 4, 2, 2, 2, 2, 1},  {128, When::always, 32, 64, 8, 1, 4, 4, 2, 1},
+    {128, When::always, 32, 32, 4, 1, 2, 2, 2, 1}, {256, When::always, 32, 32, 4, 1, 2, 2, 2, 1},
+    {256, When::always, 32, 16, 2, 1, 1, 1, 2, 1},
+};
+
+constexpr bool suits(const Tile& t, const Config& c) {
+  const bool plain = !c.softcap && !c.alibi && !c.bias && !c.boolean_mask && !c.dropout && !c.strided;
+  switch (t.when) {
+    case When::always: return true;
+    case When::plain: return plain;
+    case When::plain_full: return plain && !c.masked;
+    case When::plain_masked: return plain && c.masked;
+  }
+  return false;
+}
+
+}  // namespace backward_tiles
+
 // Fills the tile of a backward whose element, dims and features are set; false when nothing fits.
 constexpr bool choose_backward_tiles(Config& c, int D, int Dv, int smem_limit) {
-  struct Tile {
-    int largest_dim, Br, Bc, warps, stages, warps_s, warps_dkv, warps_dq;
-  };
-  constexpr Tile kHalf[] = {
-      {64, 64, 128, 8, 2, 4, 4, 4},  {64, 64, 64, 4, 2, 2, 2, 2},  {128, 64, 128, 8, 2, 4, 4, 4},
-      {128, 64, 128, 8, 1, 4, 4, 4}, {128, 64, 64, 8, 1, 4, 4, 4}, {256, 64, 64, 8, 2, 4, 2, 2},
-      {256, 64, 64, 8, 1, 4, 2, 2},  {256, 32, 32, 4, 1, 2, 2, 2},
-  };
-  constexpr Tile kFloat[] = {
-      {64, 32, 64, 4, 2, 2, 2, 2},  {128, 32, 64, 8, 1, 4, 4, 2}, {128, 32, 64, 4, 1, 4, 4, 2},
-      {128, 32, 32, 4, 1, 2, 2, 2}, {256, 32, 32, 4, 1, 2, 2, 2}, {192, 32, 16, 2, 1, 1, 1, 2},
-  };
   c.family = Family::mma;
   c.kernel = Kernel::backward;
   c.d = tile_dim(D), c.dv = tile_dim(Dv);
   if (!c.d || !c.dv) return false;
   const int widest = c.d > c.dv ? c.d : c.dv;
-  const auto fits = [&](const Tile& t) {
-    c.Br = t.Br, c.Bc = t.Bc, c.warps = t.warps, c.stages = t.stages;
+  const auto fits = [&](const backward_tiles::Tile& t) {
+    c.Br = t.Br, c.Bc = t.Bc, c.warps = t.warps, c.stages = t.stages, c.min_blocks = t.min_blocks;
     c.warps_s = t.warps_s, c.warps_dkv = t.warps_dkv, c.warps_dq = t.warps_dq;
-    c.min_blocks = 1;
     const int dkv_groups = c.warps / c.warps_dkv, dq_groups = c.warps / c.warps_dq;  // warps side by side
     const bool divides =
         c.d % (16 * dkv_groups) == 0 && c.dv % (16 * dkv_groups) == 0 && c.d % (16 * dq_groups) == 0;
-    return widest <= t.largest_dim && divides && backward_smem_bytes(c) <= smem_limit;
+    return widest <= t.largest_dim && divides && backward_tiles::suits(t, c) && backward_smem_bytes(c) <= smem_limit;
   };
   if (c.element == Element::fp32) {
-    for (const Tile& t : kFloat)
+    for (const auto& t : backward_tiles::kFloat)
       if (fits(t)) return true;
   } else {
-    for (const Tile& t : kHalf)
+    for (const auto& t : backward_tiles::kHalf)
       if (fits(t)) return true;
   }
   return false;

@@ -1,7 +1,7 @@
 // FlashAttention-2 backward (Algorithm 2) with mma.sync. A thread block owns the key block K_j, V_j of one
 // key/value head and walks over the query blocks Q_i, dO_i that see it, for every query head of its group:
 //   (1) S^T = K_j Q_i^T   (2) P^T = exp2(S^T - lse)   (3) dP^T = V_j dO_i^T   (4) dS^T = P^T (dP^T - delta)
-//   (5) dV_j += P^T dO_i   (6) dQ_i += dS K_j   (7) dK_j += dS^T Q_i
+//   (5) dV_j += P^T dO_i   (6) dK_j += dS^T Q_i   (7) dQ_i += dS K_j
 // All warps share every product; S^T and dP^T live in registers, P^T and dS^T pass through shared memory
 // because the warps cut S^T differently from dV and dQ. Where one warp owns all queries of its keys (warps_s
 // = warps_dkv = warps) P^T and dS^T feed (5) and (7) straight from registers. dQ is added to fp32 fragments
@@ -32,6 +32,14 @@ struct BackwardShape {
   static_assert(kDkCols % 16 == 0 && kDqQueries % 16 == 0 && kDqCols % 16 == 0);
   // P^T and dS^T as accumulated are the A operands of dV and dK.
   static constexpr bool kDirect = backward_direct(C);
+
+  // Where S^T and dP^T do not fit the registers side by side, P^T leaves them first, rounded to the element
+  // type.
+  static constexpr bool kEarlyP = kSKeys * kSQueries / 32 >= 64 && !C.dropout;
+  // dQ in two column passes where it does not fit beside dK and dV.
+  static constexpr int kAccumulators = (kDkvKeys * (kDvCols + kDkCols)) / 32;
+  static constexpr int kDqPasses =
+      kAccumulators + kDqQueries * kDqCols / 32 > 208 && kDqCols % 32 == 0 ? 2 : 1;
 
   using KTile = tile::SmemTile<E, C.Bc, C.d>;
   using VTile = tile::SmemTile<E, C.Bc, C.dv>;
@@ -100,18 +108,20 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
     return Step{s.i + 1 == first + count ? first : s.i + 1, s.n, s.head};
   };
   const auto load_queries = [&](const Step& s, int stage) {
-    const tile::Rows q = tile::rows(p.q, kElement, p.q_stride, b, seq.q_row, s.head, p.D);
-    const tile::Rows dout = tile::rows(p.dout, kElement, p.dout_stride, b, seq.q_row, s.head, p.Dv);
+    const i32 batch = i32(ptx::opaque(u32(b)));  // addresses are made where they are used
+    const int loader = int(ptx::opaque(u32(thread)));
+    const tile::Rows q = tile::rows(p.q, kElement, p.q_stride, batch, seq.q_row, s.head, p.D);
+    const tile::Rows dout = tile::rows(p.dout, kElement, p.dout_stride, batch, seq.q_row, s.head, p.Dv);
     const typename Shape::QTile q_smem{ptx::shared_address(smem.q[stage])};
     const typename Shape::OTile do_smem{ptx::shared_address(smem.dout[stage])};
-    tile::load_rows<kThreads, C.strided>(q_smem, q, s.i * C.Br, seq.sq, thread);
-    tile::load_rows<kThreads, C.strided>(do_smem, dout, s.i * C.Br, seq.sq, thread);
+    tile::load_rows<kThreads, C.strided>(q_smem, q, s.i * C.Br, seq.sq, loader);
+    tile::load_rows<kThreads, C.strided>(do_smem, dout, s.i * C.Br, seq.sq, loader);
     constexpr int kPieces = C.Br / 4;
-    if (thread < 2 * kPieces) {
-      const int piece = thread % kPieces, i = s.i * C.Br + piece * 4;
+    if (loader < 2 * kPieces) {
+      const int piece = loader % kPieces, i = s.i * C.Br + piece * 4;
       const bool inside = i < seq.sq;  // the workspace is there up to the next multiple of 16
-      const float* from = (thread < kPieces ? p.lse_log2 : p.delta) + (s.head * rows + row0);
-      float* to = (thread < kPieces ? smem.lse[stage] : smem.delta[stage]) + piece * 4;
+      const float* from = (loader < kPieces ? p.lse_log2 : p.delta) + (s.head * rows + row0);
+      float* to = (loader < kPieces ? smem.lse[stage] : smem.delta[stage]) + piece * 4;
       ptx::cp_async_16(ptx::shared_address(to), inside ? from + i : from, inside ? 16u : 0u);
     }
   };
@@ -136,8 +146,7 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
 #pragma unroll 1
   for (i32 it = 0; it < steps; ++it) {
     const int stage = kStages == 1 ? 0 : it & 1;
-    const tile::Lane lane =
-        tile::lane_of(int(ptx::opaque(u32(thread))));  // addresses are made where they are used
+    const tile::Lane lane = tile::lane_of(int(ptx::opaque(u32(thread))));
     const Step coming = next(step);
     ptx::cp_async_wait<0>();
     ptx::sync_threads();  // Q_i, dO_i are here; every warp is done with the block before
@@ -152,8 +161,11 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
 
     constexpr int MT = Shape::kSKeys / 16, NT = Shape::kSQueries / 8;
     const int s_row = warp % C.warps_s * Shape::kSKeys, s_col = warp / C.warps_s * Shape::kSQueries;
-    typename M::A p_frag[Shape::kDirect ? MT : 1][Shape::kDirect ? NT / 2 : 1],
-        ds_frag[Shape::kDirect ? MT : 1][Shape::kDirect ? NT / 2 : 1];
+    // Where element r of this lane's accumulator (mt, nt) lies in the sequence.
+    const auto query = [&](int nt, int r) { return i0 + s_col + nt * 8 + 2 * lane.q + (r & 1); };
+    const auto key = [&](int mt, int r) { return j0 + s_row + mt * 16 + lane.g + (r >> 1) * 8; };
+    constexpr int kFragments = Shape::kDirect ? MT : 1, kFragmentColumns = Shape::kDirect ? NT / 2 : 1;
+    typename M::A p_frag[kFragments][kFragmentColumns], ds_frag[kFragments][kFragmentColumns];
     {
       // (1) S^T = K_j Q_i^T   [Bc, Br] fp32
       float s_frag[MT][NT][4];
@@ -178,12 +190,28 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
               s = ptx::ex2(ptx::fma(s, scores.scale_log2, minus_lse));
             } else {
               float slope;
-              s = scores.value(s, i0 + s_col + nt * 8 + 2 * lane.q + (r & 1),
-                               j0 + s_row + mt * 16 + lane.g + (r >> 1) * 8, slope);
+              s = scores.value(s, query(nt, r), key(mt, r), slope);
               if constexpr (C.softcap) derivative[mt][nt][r] = slope;
               s = ptx::ex2(s + minus_lse);
             }
           }
+      }
+      // Elements that take no part: whatever was computed for them, an infinity or a NaN too, is thrown away.
+      const bool complete = scores.complete(i0, C.Br, j0, C.Bc);
+      const auto hide = [&](float(&x)[MT][NT][4]) { scores.hide(x, query(0, 0), key(0, 0)); };
+      const auto store = [&](const typename Shape::STile& to, const float(&x)[MT][NT][4]) {
+        tile::for_blocks<MT, NT>([&](int mt, int nt) {
+          const int row = s_row + mt * 16 + lane.g, col = s_col + nt * 8 + 2 * lane.q;
+          M::store_pair(to, row, col, x[mt][nt][0], x[mt][nt][1]);
+          M::store_pair(to, row + 8, col, x[mt][nt][2], x[mt][nt][3]);
+        });
+      };
+      if constexpr (Shape::kEarlyP) {
+        if (!complete) hide(s_frag);
+        if constexpr (Shape::kDirect)
+          tile::pack<M>(p_frag, s_frag);
+        else
+          store(p_smem, s_frag);
       }
 
       // (3) dP^T = V_j dO_i^T   [Bc, Br] fp32
@@ -193,10 +221,9 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
           dp_frag, [&](int mt, int k) { return M::a_along(v_smem, lane.lane, s_row + mt * 16, k); },
           [&](int nt, int k) { return M::b_along(do_smem, lane.lane, s_col + nt * 16, k); });
 
+      // (4) dS^T = P^T (dP^T - delta)
       Bits<C.dropout ? MT : 1, C.dropout ? NT : 2> keep;
       if constexpr (C.dropout) scores.kept(keep, i0 + s_col, j0 + s_row, lane);
-
-        // (4) dS^T = P^T (dP^T - delta)
 #pragma unroll
       for (int nt = 0; nt < NT; ++nt) {
         const u32 at = ptx::shared_address(&smem.delta[stage][s_col + nt * 8 + 2 * lane.q]);
@@ -204,65 +231,44 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
 #pragma unroll
         for (int mt = 0; mt < MT; ++mt)
 #pragma unroll
-          for (int r = 0; r < 4; ++r) {
-            float &s = s_frag[mt][nt][r], &dp = dp_frag[mt][nt][r];
-            float kept_dp = dp;
-            if constexpr (C.dropout) kept_dp = keep.get(mt, nt, r) ? dp * p.inv_keep : 0.0f;
-            dp = s * (kept_dp - ptx::float_of(delta.w[r & 1]));
-            if constexpr (C.dropout) s = keep.get(mt, nt, r) ? s * p.inv_keep : 0.0f;
-          }
-      }
-      // Elements that take no part: whatever was computed for them, an infinity or a NaN too, is thrown away.
-      if (!scores.complete(i0, C.Br, j0, C.Bc)) {
-#pragma unroll
-        for (int mt = 0; mt < MT; ++mt)
-#pragma unroll
-          for (int nt = 0; nt < NT; ++nt)
-#pragma unroll
-            for (int r = 0; r < 4; ++r)
-              if (!scores.visible(i0 + s_col + nt * 8 + 2 * lane.q + (r & 1),
-                                  j0 + s_row + mt * 16 + lane.g + (r >> 1) * 8))
-                s_frag[mt][nt][r] = dp_frag[mt][nt][r] = 0.0f;
-      }
-      if constexpr (C.dbias || C.softcap) {
-#pragma unroll
-        for (int mt = 0; mt < MT; ++mt)
-#pragma unroll
-          for (int nt = 0; nt < NT; ++nt)
-#pragma unroll
-            for (int r = 0; r < 4; ++r) {
-              const i64 i = i0 + s_col + nt * 8 + 2 * lane.q + (r & 1),
-                        j = j0 + s_row + mt * 16 + lane.g + (r >> 1) * 8;
-              if constexpr (C.dbias) {
-                const ScoreStrides& t = p.dbias_stride;
-                if (i < seq.sq && j < seq.sk && dp_frag[mt][nt][r] != 0.0f)
-                  ptx::red_add(p.dbias_accum + (b * t.b + step.head * t.h + i * t.i + j * t.j),
-                               dp_frag[mt][nt][r]);
-              }
-              if constexpr (C.softcap) dp_frag[mt][nt][r] *= derivative[mt][nt][r];
+          for (int half = 0; half < 2; ++half) {
+            float pr[2] = {s_frag[mt][nt][half * 2], s_frag[mt][nt][half * 2 + 1]};
+            if constexpr (Shape::kEarlyP) {
+              if constexpr (Shape::kDirect)
+                M::unpack(pr, p_frag[mt][nt / 2].r[nt % 2 * 2 + half]);
+              else
+                M::load_pair(pr, p_smem, s_row + mt * 16 + lane.g + half * 8, s_col + nt * 8 + 2 * lane.q);
             }
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+              const int r = half * 2 + e;
+              float& dp = dp_frag[mt][nt][r];
+              if constexpr (C.dropout) dp = keep.get(mt, nt, r) ? dp * p.inv_keep : 0.0f;
+              dp = pr[e] * (dp - ptx::float_of(delta.w[e]));
+              if constexpr (C.dropout) s_frag[mt][nt][r] = keep.get(mt, nt, r) ? pr[e] * p.inv_keep : 0.0f;
+            }
+          }
       }
-#pragma unroll
-      for (int mt = 0; mt < MT; ++mt)
-#pragma unroll
-        for (int nt = 0; nt < NT; ++nt) {
-          const int row = s_row + mt * 16 + lane.g, col = s_col + nt * 8 + 2 * lane.q;
-          const float(&ds)[4] = dp_frag[mt][nt];
-          const float(&pr)[4] = s_frag[mt][nt];
-          if constexpr (!C.deterministic || !Shape::kDirect) {
-            M::store_pair(ds_smem, row, col, ds[0], ds[1]);
-            M::store_pair(ds_smem, row + 8, col, ds[2], ds[3]);
-          }
-          if constexpr (!Shape::kDirect) {
-            M::store_pair(p_smem, row, col, pr[0], pr[1]);
-            M::store_pair(p_smem, row + 8, col, pr[2], pr[3]);
-          } else if (nt % 2 == 0) {
-            p_frag[mt][nt / 2] = M::a_of(s_frag[mt][nt], s_frag[mt][nt + 1]);
-            ds_frag[mt][nt / 2] = M::a_of(dp_frag[mt][nt], dp_frag[mt][nt + 1]);
-          }
-        }
+      if (!complete) {
+        if constexpr (!Shape::kEarlyP) hide(s_frag);
+        hide(dp_frag);
+      }
+      if constexpr (C.dbias || C.softcap)
+        tile::for_elements<MT, NT>([&](int mt, int nt, int r) {
+          float& ds = dp_frag[mt][nt][r];
+          if constexpr (C.dbias) scores.add_dbias(query(nt, r), key(mt, r), ds);
+          if constexpr (C.softcap) ds = ds != 0.0f ? ds * derivative[mt][nt][r] : 0.0f;  // hidden ones stay 0
+        });
+      if constexpr (!C.deterministic || !Shape::kDirect) store(ds_smem, dp_frag);
+      if constexpr (Shape::kDirect) tile::pack<M>(ds_frag, dp_frag);
+      if constexpr (!Shape::kEarlyP) {
+        if constexpr (Shape::kDirect)
+          tile::pack<M>(p_frag, s_frag);
+        else
+          store(p_smem, s_frag);
+      }
     }
-    if constexpr (!Shape::kDirect) ptx::sync_threads();  // P^T and dS^T of all warps are here
+    ptx::sync_threads();  // P^T and dS^T of all warps are here
 
     // (5) dV_j += P^T dO_i   [Bc, dv] fp32
     const auto p_operand = [&](int mt, int k) {
@@ -275,35 +281,7 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
       return M::b_across(do_smem, lane.lane, dv_col + nt * 16, k);
     });
 
-    // (6) dQ_i += dS K_j   [Br, d] fp32, added in global memory
-    if constexpr (!C.deterministic) {
-      if constexpr (Shape::kDirect) ptx::sync_threads();  // dS^T of all warps is here
-      const int dq_row = warp % C.warps_dq * Shape::kDqQueries, dq_col = warp / C.warps_dq * Shape::kDqCols;
-      float dq_frag[Shape::kDqQueries / 16][Shape::kDqCols / 8][4];
-      tile::clear(dq_frag);
-      tile::multiply_add<M, C.Bc>(
-          dq_frag, [&](int mt, int k) { return M::a_across(ds_smem, lane.lane, dq_row + mt * 16, k); },
-          [&](int nt, int k) { return M::b_across(k_smem, lane.lane, dq_col + nt * 16, k); });
-#pragma unroll
-      for (int mt = 0; mt < Shape::kDqQueries / 16; ++mt) {
-        const i32 i = i0 + dq_row + mt * 16;
-        if (i >= seq.sq) break;
-        float* piece = p.dq_accum + dq_accum_piece(step.head, rows, (row0 + i) / kRowGroup, dq_col / 8, C.d);
-#pragma unroll
-        for (int nt = 0; nt < Shape::kDqCols / 8; ++nt) {
-          const float(&x)[4] = dq_frag[mt][nt];
-          if constexpr (ptx::kVectorAdds) {
-            ptx::red_add_v4(piece + nt * 128 + dq_accum_element(true, lane.lane, 0), x[0], x[1], x[2], x[3]);
-          } else {
-#pragma unroll
-            for (int r = 0; r < 4; ++r)
-              ptx::red_add(piece + nt * 128 + dq_accum_element(false, lane.lane, r), x[r]);
-          }
-        }
-      }
-    }
-
-    // (7) dK_j += dS^T Q_i   [Bc, d] fp32
+    // (6) dK_j += dS^T Q_i   [Bc, d] fp32
     const auto ds_operand = [&](int mt, int k) {
       if constexpr (Shape::kDirect)
         return ds_frag[mt][k / 16];
@@ -314,12 +292,37 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
       return M::b_across(q_smem, lane.lane, dk_col + nt * 16, k);
     });
 
-    step = coming;
     if (kStages == 1 && it + 1 < steps) {
-      ptx::sync_threads();  // Q_i and dO_i may be overwritten
-      load_queries(step, 0);
+      ptx::sync_threads();  // nobody reads Q_i and dO_i any more
+      load_queries(coming, 0);
       ptx::cp_async_commit();
     }
+
+    // (7) dQ_i += dS K_j   [Br, d] fp32, added in global memory
+    if constexpr (!C.deterministic) {
+      const int dq_row = warp % C.warps_dq * Shape::kDqQueries, dq_col = warp / C.warps_dq * Shape::kDqCols;
+#pragma unroll
+      for (int pass = 0; pass < Shape::kDqPasses; ++pass) {
+        constexpr int kCols = Shape::kDqCols / Shape::kDqPasses;
+        const int col = dq_col + pass * kCols;
+        float dq_frag[Shape::kDqQueries / 16][kCols / 8][4];
+        tile::clear(dq_frag);
+        tile::multiply_add<M, C.Bc>(
+            dq_frag, [&](int mt, int k) { return M::a_across(ds_smem, lane.lane, dq_row + mt * 16, k); },
+            [&](int nt, int k) { return M::b_across(k_smem, lane.lane, col + nt * 16, k); });
+#pragma unroll
+        for (int mt = 0; mt < Shape::kDqQueries / 16; ++mt) {
+          const i32 i = i0 + dq_row + mt * 16;
+          if (i >= seq.sq) break;
+          float* piece = p.dq_accum + dq_accum_piece(step.head, rows, (row0 + i) / kRowGroup, col / 8, C.d);
+#pragma unroll
+          for (int nt = 0; nt < kCols / 8; ++nt)
+            tile::add_piece(piece + nt * 128, lane.lane, dq_frag[mt][nt]);
+        }
+      }
+    }
+
+    step = coming;
   }
 
   // dK_j, dV_j leave through the shared memory of K_j, V_j.

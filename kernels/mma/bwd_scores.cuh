@@ -66,17 +66,39 @@ struct Scores {
     return all.begin <= j0 && j0 + columns <= all.end;
   }
 
-  TILEWISE_INLINE bool visible(i32 i, i32 j) const {
-    if (i >= band.sq || j >= band.sk) return false;
-    if constexpr (C.masked) {
-      const i32 x = j - i - band.shift;
-      if (x < -band.left || x > band.right) return false;
-    }
-    if constexpr (C.boolean_mask) {
-      const ScoreStrides& s = p.mask_stride;
-      if (!ptx::load_global(p.mask + (b * s.b + h * s.h + i * s.i + j * s.j))) return false;
-    }
-    return true;
+  // Keys that query i sees by position; none when there is no such query.
+  TILEWISE_INLINE Range<i32> keys(i32 i) const {
+    if (i >= band.sq) return {0, 0};
+    return C.masked ? band.row(i) : Range<i32>{0, band.sk};
+  }
+
+  TILEWISE_INLINE bool unhidden(i32 i, i32 j) const {
+    if constexpr (!C.boolean_mask) return true;
+    const ScoreStrides& s = p.mask_stride;
+    return ptx::load_global(p.mask + (b * s.b + h * s.h + i * s.i + j * s.j)) != 0;
+  }
+
+  // Zeros what takes no part, an infinity or a NaN too. The fragment's first element of this lane is (key j,
+  // query i).
+  template <int MT, int NT>
+  TILEWISE_INLINE void hide(float (&x)[MT][NT][4], i32 i, i32 j) const {
+#pragma unroll
+    for (int nt = 0; nt < NT; ++nt)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const i32 query = i + nt * 8 + e;
+        const Range<i32> seen = keys(query);
+        const u32 count = u32(seen.size());
+#pragma unroll
+        for (int mt = 0; mt < MT; ++mt)
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const i32 column = j + mt * 16 + half * 8;
+            bool on = u32(column - seen.begin) < count;
+            if (C.boolean_mask && on) on = unhidden(query, column);
+            if (!on) x[mt][nt][half * 2 + e] = 0.0f;
+          }
+      }
   }
 
   // The score in log2 units, and d score / d (scale q . k). Rows and keys past the end read the bias of the
@@ -106,6 +128,12 @@ struct Scores {
       }
     }
     return s * kLog2e;
+  }
+
+  TILEWISE_INLINE void add_dbias(i64 i, i64 j, float ds) const {
+    const ScoreStrides& t = p.dbias_stride;
+    if (i < band.sq && j < band.sk && ds != 0.0f)
+      ptx::red_add(p.dbias_accum + (b * t.b + h * t.h + i * t.i + j * t.j), ds);
   }
 
   // Which elements of an S^T fragment dropout keeps; its rows start at key j0, its columns at query i0, both

@@ -25,59 +25,25 @@ TILEWISE_INLINE void store_float(void* data, i64 at, float x) {
         (unsigned short)(E == Element::bf16 ? ptx::cvt_bf16x2(x, 0.0f) : ptx::cvt_f16x2(x, 0.0f)));
 }
 
-// Eight elements from `at`, those at `count` and beyond as zeros. aligned: `at` and `step` allow 16-byte
-// accesses and count >= 8.
+// Eight elements side by side, as they lie in memory: asked for now, looked at later.
 template <Element E>
-TILEWISE_INLINE void load_8(float (&x)[8], const void* data, i64 at, i64 step, int count, bool aligned) {
-  if (aligned) {
-    if constexpr (E == Element::fp32) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const ptx::Vec4 w =
-            ptx::load_global(reinterpret_cast<const ptx::Vec4*>(static_cast<const float*>(data) + at) + half);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) x[half * 4 + i] = ptx::float_of(w.w[i]);
-      }
-    } else {
-      const ptx::Vec4 w =
-          ptx::load_global(reinterpret_cast<const ptx::Vec4*>(static_cast<const unsigned short*>(data) + at));
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        x[2 * i] = E == Element::bf16 ? ptx::bf16_low(w.w[i]) : ptx::cvt_f32_f16(w.w[i] & 0xFFFFu);
-        x[2 * i + 1] = E == Element::bf16 ? ptx::bf16_high(w.w[i]) : ptx::cvt_f32_f16(w.w[i] >> 16);
-      }
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) x[i] = i < count ? load_float<E>(data, at + i * step) : 0.0f;
-  }
-}
+struct Eight {
+  static constexpr int kWords = E == Element::fp32 ? 2 : 1;
+  ptx::Vec4 w[kWords];
 
-template <Element E>
-TILEWISE_INLINE void store_8(const float (&x)[8], void* data, i64 at, i64 step, int count, bool aligned) {
-  if (aligned) {
-    if constexpr (E == Element::fp32) {
+  TILEWISE_INLINE void load(const void* data, i64 at) {
+    constexpr int kSize = E == Element::fp32 ? 4 : 2;
+    const auto* from = reinterpret_cast<const ptx::Vec4*>(static_cast<const char*>(data) + at * kSize);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        ptx::Vec4 w;
-#pragma unroll
-        for (int i = 0; i < 4; ++i) w.w[i] = ptx::bits_of(x[half * 4 + i]);
-        ptx::store_global(reinterpret_cast<ptx::Vec4*>(static_cast<float*>(data) + at) + half, w);
-      }
-    } else {
-      ptx::Vec4 w;
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        w.w[i] = E == Element::bf16 ? ptx::cvt_bf16x2(x[2 * i], x[2 * i + 1])
-                                    : ptx::cvt_f16x2(x[2 * i], x[2 * i + 1]);
-      ptx::store_global(reinterpret_cast<ptx::Vec4*>(static_cast<unsigned short*>(data) + at), w);
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < 8; ++i)
-      if (i < count) store_float<E>(data, at + i * step, x[i]);
+    for (int i = 0; i < kWords; ++i) w[i] = ptx::load_global(from + i);
   }
-}
+  TILEWISE_INLINE float get(int i) const {
+    if constexpr (E == Element::fp32) return ptx::float_of(w[i / 4].w[i % 4]);
+    const u32 pair = w[0].w[i / 2];
+    if constexpr (E == Element::bf16) return i % 2 ? ptx::bf16_high(pair) : ptx::bf16_low(pair);
+    return ptx::cvt_f32_f16(i % 2 ? pair >> 16 : pair & 0xFFFFu);
+  }
+};
 
 // May rows of this tensor be read 16 bytes at a time?
 template <Element E>

@@ -12,6 +12,7 @@
 #include "../ptx/memory.h"
 #include "../ptx/mma.h"
 #include "../ptx/special.h"
+#include "../shared/backward_layout.h"
 #include "../shared/config.h"
 
 namespace tilewise::tile {
@@ -52,6 +53,7 @@ struct Mma;
 template <Element E>
 requires(E != Element::fp32) struct Mma<E> {
   static constexpr int kK = 16;
+  static constexpr bool kShortChains = false;
   struct A {
     u32 r[4];
   };
@@ -107,12 +109,21 @@ requires(E != Element::fp32) struct Mma<E> {
   static TILEWISE_INLINE void store_pair(Tile t, int row, int col, float low, float high) {
     ptx::st_shared(t.element(row, col), pack(low, high));
   }
+  static TILEWISE_INLINE void unpack(float (&x)[2], u32 pair) {
+    x[0] = E == Element::bf16 ? ptx::bf16_low(pair) : ptx::cvt_f32_f16(pair & 0xFFFFu);
+    x[1] = E == Element::bf16 ? ptx::bf16_high(pair) : ptx::cvt_f32_f16(pair >> 16);
+  }
+  template <class Tile>
+  static TILEWISE_INLINE void load_pair(float (&x)[2], Tile t, int row, int col) {
+    unpack(x, ptx::ld_shared(t.element(row, col)));
+  }
 };
 
 // fp32: x = high + low with two tf32 numbers; high high + high low + low high keeps 21 bits of every product.
 template <>
 struct Mma<Element::fp32> {
   static constexpr int kK = 8;
+  static constexpr bool kShortChains = true;
   struct A {
     u32 high[4], low[4];
   };
@@ -167,15 +178,19 @@ struct Mma<Element::fp32> {
   static TILEWISE_INLINE void store_pair(Tile t, int row, int col, float low, float high) {
     ptx::st_shared_v2(t.element(row, col), {{ptx::bits_of(low), ptx::bits_of(high)}});
   }
+  template <class Tile>
+  static TILEWISE_INLINE void load_pair(float (&x)[2], Tile t, int row, int col) {
+    const ptx::Vec2 pair = ptx::ld_shared_v2(t.element(row, col));
+    x[0] = ptx::float_of(pair.w[0]), x[1] = ptx::float_of(pair.w[1]);
+  }
 };
 
-// C += A B over kDepth. a(mt, k) and b(nt2, k) bring the operand of row block mt (16 rows) and of column
-// blocks 2 nt2, 2 nt2 + 1 (16 columns) at depth k.
+// C += A B over kDepth. a(mt, k) and b(nt2, k) bring the operand of row block mt (16 rows) and of column blocks
+// 2 nt2, 2 nt2 + 1 (16 columns) at depth k.
 template <class M, int kDepth, int MT, int NT, class LoadA, class LoadB>
 TILEWISE_INLINE void multiply_add(float (&c)[MT][NT][4], LoadA&& load_a, LoadB&& load_b) {
   static_assert(NT % 2 == 0 && kDepth % M::kK == 0);
-#pragma unroll
-  for (int k = 0; k < kDepth; k += M::kK) {
+  const auto step = [&](float(&sum)[MT][NT][4], int k) {
     typename M::A a[MT];
 #pragma unroll
     for (int mt = 0; mt < MT; ++mt) a[mt] = load_a(mt, k);
@@ -185,8 +200,71 @@ TILEWISE_INLINE void multiply_add(float (&c)[MT][NT][4], LoadA&& load_a, LoadB&&
 #pragma unroll
       for (int half = 0; half < 2; ++half)
 #pragma unroll
-        for (int mt = 0; mt < MT; ++mt) M::multiply(c[mt][2 * nt + half], a[mt], b, half);
+        for (int mt = 0; mt < MT; ++mt) M::multiply(sum[mt][2 * nt + half], a[mt], b, half);
     }
+  };
+  if constexpr (!M::kShortChains) {
+#pragma unroll
+    for (int k = 0; k < kDepth; k += M::kK) step(c, k);
+  } else {
+    // Tensor cores cut off what does not fit when they add: long chains of fp32 sums would drift.
+    constexpr int kChain = kDepth < 32 ? kDepth : 32;
+#pragma unroll 1
+    for (int chain = 0; chain < kDepth; chain += kChain) {
+      float part[MT][NT][4] = {};
+#pragma unroll
+      for (int k = 0; k < kChain; k += M::kK) step(part, chain + k);
+#pragma unroll
+      for (int mt = 0; mt < MT; ++mt)
+#pragma unroll
+        for (int nt = 0; nt < NT; ++nt)
+#pragma unroll
+          for (int r = 0; r < 4; ++r) c[mt][nt][r] += part[mt][nt][r];
+    }
+  }
+}
+
+// f(mt, nt) for every 16 x 8 block of a fragment, f(mt, nt, r) for every element of this lane.
+template <int MT, int NT, class F>
+TILEWISE_INLINE void for_blocks(F&& f) {
+#pragma unroll
+  for (int mt = 0; mt < MT; ++mt)
+#pragma unroll
+    for (int nt = 0; nt < NT; ++nt) f(mt, nt);
+}
+template <int MT, int NT, class F>
+TILEWISE_INLINE void for_elements(F&& f) {
+  for_blocks<MT, NT>([&](int mt, int nt) {
+#pragma unroll
+    for (int r = 0; r < 4; ++r) f(mt, nt, r);
+  });
+}
+
+// Accumulators as the A operands of a product over their columns.
+template <class M, int MT, int NT>
+TILEWISE_INLINE void pack(typename M::A (&a)[MT][NT / 2], const float (&c)[MT][NT][4]) {
+  for_blocks<MT, NT / 2>([&](int mt, int k) { a[mt][k] = M::a_of(c[mt][2 * k], c[mt][2 * k + 1]); });
+}
+
+// Adds a 16 x 8 block to its piece of an accumulator in global memory (backward_layout.h).
+TILEWISE_INLINE void add_piece(float* piece, int lane, const float (&x)[4]) {
+  if constexpr (ptx::kVectorAdds) {
+    ptx::red_add_v4(piece + dq_accum_element(true, lane, 0), x[0], x[1], x[2], x[3]);
+  } else {
+#pragma unroll
+    for (int r = 0; r < 4; ++r) ptx::red_add(piece + dq_accum_element(false, lane, r), x[r]);
+  }
+}
+
+TILEWISE_INLINE void load_piece(float (&x)[4], const float* piece, int lane) {
+  if constexpr (ptx::kVectorAdds) {
+    const ptx::Vec4 w =
+        ptx::load_global(reinterpret_cast<const ptx::Vec4*>(piece + dq_accum_element(true, lane, 0)));
+#pragma unroll
+    for (int r = 0; r < 4; ++r) x[r] = ptx::float_of(w.w[r]);
+  } else {
+#pragma unroll
+    for (int r = 0; r < 4; ++r) x[r] = ptx::load_global(piece + dq_accum_element(false, lane, r));
   }
 }
 

@@ -36,16 +36,29 @@ template <int kThreads, bool kStrided, Element E, int kRows, int kCols>
 TILEWISE_INLINE void load_rows(SmemTile<E, kRows, kCols> to, const Rows& from, i32 first, i32 end,
                                int thread) {
   using Tile = SmemTile<E, kRows, kCols>;
-  constexpr int kPerChunk = 16 / Tile::kElement, kTotal = kRows * Tile::kChunks;
   if (!kStrided || from.direct) {
+    // A thread keeps its column and walks down the rows, then takes the next group of columns: rows advance
+    // in steps that leave the swizzle alone, so that addresses advance by constants.
+    constexpr int kPower = Tile::kChunks & -Tile::kChunks;
+    constexpr int kGroup =
+        kPower < kThreads / 8 ? kPower : kThreads / 8;  // chunks side by side: a power of two
+    constexpr int kStep = kThreads / kGroup;
+    static_assert(kGroup % 4 == 0 && kStep % 8 == 0);
+    const int row0 = thread / kGroup, c = thread % kGroup;
+    const char* source = from.data + (i64(first) + row0) * from.stride + c * 16;
+    const i64 step = kStep * from.stride;
+    const u32 address = to.chunk(row0, c);
+    const int rows = end - first - row0;  // that exist below this thread's first
 #pragma unroll
-    for (int start = 0; start < kTotal; start += kThreads) {
-      const int index = start + thread, row = index / Tile::kChunks, c = index % Tile::kChunks;
-      if (kTotal % kThreads != 0 && index >= kTotal) break;
-      const i32 columns = first + row < end ? from.columns - c * kPerChunk : 0;
-      const u32 bytes = columns <= 0 ? 0u : columns >= kPerChunk ? 16u : u32(columns * Tile::kElement);
-      ptx::cp_async_16(to.chunk(row, c), bytes ? from.data + (first + row) * from.stride + c * 16 : from.data,
-                       bytes);
+    for (int r = 0; r < kRows; r += kStep) {
+#pragma unroll
+      for (int g = 0; g < Tile::kChunks; g += kGroup) {
+        if (kRows % kStep != 0 && r + row0 >= kRows) break;
+        const int bytes = from.columns * Tile::kElement - (c + g) * 16;
+        const int count = r >= rows || bytes < 0 ? 0 : bytes > 16 ? 16 : bytes;
+        ptx::cp_async_16(address + r * Tile::kRowBytes + g * 16, source + g * 16, u32(count));
+      }
+      source += step;
     }
   } else {
 #pragma unroll 1
@@ -68,25 +81,26 @@ template <int kThreads, Element E, int kRows, int kCols>
 TILEWISE_INLINE void store_rows(const Rows& to, SmemTile<E, kRows, kCols> from, i32 first, i32 end,
                                 int thread) {
   using Tile = SmemTile<E, kRows, kCols>;
-  constexpr int kPerChunk = 16 / Tile::kElement;
+  constexpr int kPerChunk = 16 / Tile::kElement, kTotal = kRows * Tile::kChunks;
+  if (to.direct && to.columns % kPerChunk == 0) {
+#pragma unroll 4
+    for (int index = thread; index < kTotal; index += kThreads) {
+      const int row = index / Tile::kChunks, c = index % Tile::kChunks;
+      if (first + row < end && c * kPerChunk < to.columns)
+        ptx::store_global(reinterpret_cast<ptx::Vec4*>(to.data + (first + row) * to.stride + c * 16),
+                          ptx::ld_shared_v4(from.chunk(row, c)));
+    }
+  } else {
 #pragma unroll 1
-  for (int index = thread; index < kRows * Tile::kChunks; index += kThreads) {
-    const int row = index / Tile::kChunks, c = index % Tile::kChunks;
-    if (first + row >= end || c * kPerChunk >= to.columns) continue;
-    const ptx::Vec4 x = ptx::ld_shared_v4(from.chunk(row, c));
-    char* at = to.data + (first + row) * to.stride + c * kPerChunk * to.step;
-    if (to.direct && c * kPerChunk + kPerChunk <= to.columns) {
-      ptx::store_global(reinterpret_cast<ptx::Vec4*>(at), x);
-    } else {
-#pragma unroll
-      for (int e = 0; e < kPerChunk; ++e) {
-        if (c * kPerChunk + e >= to.columns) break;
-        if constexpr (Tile::kElement == 4)
-          ptx::store_global(reinterpret_cast<u32*>(at + e * to.step), x.w[e]);
-        else
-          ptx::store_global(reinterpret_cast<unsigned short*>(at + e * to.step),
-                            (unsigned short)(x.w[e / 2] >> (e % 2 * 16)));
-      }
+    for (int index = thread; index < kRows * kCols; index += kThreads) {
+      const int row = index / kCols, col = index % kCols;
+      if (first + row >= end || col >= to.columns) continue;
+      char* at = to.data + (first + row) * to.stride + col * to.step;
+      if constexpr (Tile::kElement == 4)
+        ptx::store_global(reinterpret_cast<u32*>(at), ptx::ld_shared(from.element(row, col)));
+      else
+        ptx::store_global(reinterpret_cast<unsigned short*>(at),
+                          (unsigned short)(ptx::ld_shared(from.element(row, col & ~1)) >> (col % 2 * 16)));
     }
   }
 }

@@ -25,8 +25,9 @@ void run(const AttentionParams& p, emulator::Order order) {
   if (const u64 n = mma::backward_blocks(C, p.B, p.Hk, p.Sk))
     emulator::launch(shape(n, mma::backward_threads(C), mma::backward_smem_bytes(C), order),
                      [&] { mma::backward<C>(p); });
-  if (const u64 n = common::bwd_convert_blocks(p.B, p.H, p.Sq))
-    emulator::launch(shape(n, common::kConvertThreads, 0, order), [&] { common::bwd_convert<C>(p); });
+  if (const u64 n = common::bwd_convert_blocks(C, p.B, p.H, p.Sq))
+    emulator::launch(shape(n, common::kConvertThreads, common::bwd_convert_smem_bytes(C), order),
+                     [&] { common::bwd_convert<C>(p); });
 }
 
 template <size_t... kIndex>

@@ -45,7 +45,8 @@ KernelUse use_of(const Problem& p, const Config& c) {
       return {c, shape(mma::backward_blocks(c, p.B, p.Hk, p.Sk), mma::backward_threads(c),
                        mma::backward_smem_bytes(c))};
     case Kernel::backward_convert:
-      return {c, shape(common::bwd_convert_blocks(p.B, p.H, p.Sq), common::kConvertThreads, 0)};
+      return {c, shape(common::bwd_convert_blocks(c, p.B, p.H, p.Sq), common::kConvertThreads,
+                       common::bwd_convert_smem_bytes(c))};
     default: fail(TW_INTERNAL, "the mma backward has no launch for kernel ", int(c.kernel));
   }
 }
