@@ -26,7 +26,8 @@ constexpr u64 backward_blocks(const Config& c, i64 B, i64 Hk, i64 Sk) { return t
 
 namespace backward_tiles {
 
-// `plain`: no feature that keeps more than one register per score. A tile with 64 scores a thread leaves no room for more.
+// `plain`: no feature that keeps more than one register per score. A tile with 64 scores a thread leaves no
+// room for more.
 enum class When { always, plain, plain_full, plain_masked };
 
 struct Tile {
@@ -35,23 +36,16 @@ struct Tile {
   int Br, Bc, warps, stages, warps_s, warps_dkv, warps_dq, min_blocks;
 };
 
-// The first that fits, in the order in which they were measured to be fast on an H200 (docs/measurements.md); the ones with less
-// shared memory serve the devices that have less.
+// The first that fits, in the order in which they were measured to be fast on an H200 (docs/measurements.md);
+// the ones with less shared memory serve the devices that have less.
 inline constexpr Tile kHalf[] = {
-    {64, When::plain_masked, 64, 128, 4, 2, 4, 4, 2, 2},
-    {64, When::plain, 32, 128, 4, 2, 4, 4, 2, 2},
-    {64, When::always, 64, 64, 4, 2, 4, 4, 2, 2},
-    {64, When::always, 64, 64, 4, 1, 4, 4, 2, 1},
-    {96, When::plain_full, 64, 128, 8, 2, 4, 4, 4, 1},
-    {128, When::plain, 128, 128, 8, 1, 2, 4, 4, 1},
-    {128, When::always, 64, 128, 8, 2, 4, 4, 4, 1},
-    {128, When::always, 64, 64, 8, 1, 4, 4, 4, 1},
-    {192, When::plain, 128, 64, 8, 1, 2, 2, 4, 1},
-    {256, When::plain, 128, 64, 8, 1, 4, 2, 4, 1},
-    {256, When::always, 64, 64, 8, 2, 4, 2, 2, 1},
-    {256, When::always, 64, 64, 8, 1, 4, 2, 2, 1},
-    {256, When::always, 64, 64, 8, 1, 4, 4, 4, 1},
-    {256, When::always, 32, 32, 4, 1, 2, 2, 2, 1},
+    {64, When::plain_masked, 64, 128, 4, 2, 4, 4, 2, 2}, {64, When::plain, 32, 128, 4, 2, 4, 4, 2, 2},
+    {64, When::always, 64, 64, 4, 2, 4, 4, 2, 2},        {64, When::always, 64, 64, 4, 1, 4, 4, 2, 1},
+    {96, When::plain_full, 64, 128, 8, 2, 4, 4, 4, 1},   {128, When::plain, 128, 128, 8, 1, 2, 4, 4, 1},
+    {128, When::always, 64, 128, 8, 2, 4, 4, 4, 1},      {128, When::always, 64, 64, 8, 1, 4, 4, 4, 1},
+    {192, When::plain, 128, 64, 8, 1, 2, 2, 4, 1},       {256, When::plain, 128, 64, 8, 1, 4, 2, 4, 1},
+    {256, When::always, 64, 64, 8, 2, 4, 2, 2, 1},       {256, When::always, 64, 64, 8, 1, 4, 2, 2, 1},
+    {256, When::always, 64, 64, 8, 1, 4, 4, 4, 1},       {256, When::always, 32, 32, 4, 1, 2, 2, 2, 1},
 };
 inline constexpr Tile kFloat[] = {
     {64, When::always, 32, 64, 4, 2, 2, 2, 2, 1},  {128, When::always, 32, 64, 8, 1, 4, 4, 2, 1},
@@ -85,7 +79,8 @@ constexpr bool choose_backward_tiles(Config& c, int D, int Dv, int smem_limit) {
     const int dkv_groups = c.warps / c.warps_dkv, dq_groups = c.warps / c.warps_dq;  // warps side by side
     const bool divides =
         c.d % (16 * dkv_groups) == 0 && c.dv % (16 * dkv_groups) == 0 && c.d % (16 * dq_groups) == 0;
-    return widest <= t.largest_dim && divides && backward_tiles::suits(t, c) && backward_smem_bytes(c) <= smem_limit;
+    return widest <= t.largest_dim && divides && backward_tiles::suits(t, c) &&
+           backward_smem_bytes(c) <= smem_limit;
   };
   if (c.element == Element::fp32) {
     for (const auto& t : backward_tiles::kFloat)

@@ -185,8 +185,8 @@ struct Mma<Element::fp32> {
   }
 };
 
-// C += A B over kDepth. a(mt, k) and b(nt2, k) bring the operand of row block mt (16 rows) and of column blocks
-// 2 nt2, 2 nt2 + 1 (16 columns) at depth k.
+// C += A B over kDepth. a(mt, k) and b(nt2, k) bring the operand of row block mt (16 rows) and of column
+// blocks 2 nt2, 2 nt2 + 1 (16 columns) at depth k.
 template <class M, int kDepth, int MT, int NT, class LoadA, class LoadB>
 TILEWISE_INLINE void multiply_add(float (&c)[MT][NT][4], LoadA&& load_a, LoadB&& load_b) {
   static_assert(NT % 2 == 0 && kDepth % M::kK == 0);
