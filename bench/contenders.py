@@ -1,7 +1,7 @@
 """Who takes part in the figures: each contender makes, for one cell of the grid, the calls that are timed.
 
-A contender's `attend(q, k, v, causal)` takes (B, S, H, D) or (B, H, S, D) tensors (`layout`) and is differentiable unless
-`backward` is False. `available()` returns why it cannot run here, or "".
+A contender's `attend(q, k, v, causal)` takes (B, S, H, D) or (B, H, S, D) tensors (`layout`) and is
+differentiable unless `backward` is False. `available()` returns why it cannot run here, or "".
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ class Contender:
     attend: Callable
     available: Callable[[torch.device], str]
     backward: bool = True
-    stored_scores: int = 0  # S x S tensors alive at once (forward, backward is twice): predicts an out-of-memory cell
+    stored_scores: int = (
+        0  # S x S tensors alive at once (forward, backward is twice): predicts an out-of-memory cell
+    )
 
 
 def _installed(module: str) -> str:
@@ -124,23 +126,71 @@ def contenders(device: torch.device) -> list[Contender]:
     if device.type == "cpu":
         return [
             Contender("pytorch", "PyTorch standard", "PyTorch", "bhsd", _standard, anywhere, stored_scores=3),
-            Contender("sdpa", "PyTorch SDPA (CPU)", "FlashAttention-2", "bhsd", _sdpa(SDPBackend.FLASH_ATTENTION), anywhere),
+            Contender(
+                "sdpa",
+                "PyTorch SDPA (CPU)",
+                "FlashAttention-2",
+                "bhsd",
+                _sdpa(SDPBackend.FLASH_ATTENTION),
+                anywhere,
+            ),
             Contender("tilewise", "Tilewise", "", "bshd", _tilewise(None), _tilewise_runs(None)),
         ]
     xformers = not _installed("xformers")
     flash_attn = not _installed("flash_attn")
     return [
         Contender("pytorch", "PyTorch", "PyTorch", "bhsd", _standard, _gpu, stored_scores=3),
-        Contender("fa1", "FlashAttention 1 (ours)", "FlashAttention", "bshd", _tilewise("fa1"), _tilewise_runs("fa1")),
-        Contender("unfused", "unfused (ours)", "", "bshd", _tilewise("unfused"), _tilewise_runs("unfused"), stored_scores=2),
-        Contender("xformers", "xFormers", "xFormers", "bshd" if xformers else "bhsd",
-                  _xformers if xformers else _sdpa(SDPBackend.EFFICIENT_ATTENTION), _gpu),
-        Contender("triton", "FlashAttention Triton", "FA Triton", "bshd", _triton, lambda d: _gpu(d) or _installed("triton")),
-        Contender("fa2", "FlashAttention-2", "FlashAttention-2", "bshd" if flash_attn else "bhsd",
-                  _flash_attn_2 if flash_attn else _sdpa(SDPBackend.FLASH_ATTENTION), _gpu),
+        Contender(
+            "fa1",
+            "FlashAttention 1 (ours)",
+            "FlashAttention",
+            "bshd",
+            _tilewise("fa1"),
+            _tilewise_runs("fa1"),
+        ),
+        Contender(
+            "unfused",
+            "unfused (ours)",
+            "",
+            "bshd",
+            _tilewise("unfused"),
+            _tilewise_runs("unfused"),
+            stored_scores=2,
+        ),
+        Contender(
+            "xformers",
+            "xFormers",
+            "xFormers",
+            "bshd" if xformers else "bhsd",
+            _xformers if xformers else _sdpa(SDPBackend.EFFICIENT_ATTENTION),
+            _gpu,
+        ),
+        Contender(
+            "triton",
+            "FlashAttention Triton",
+            "FA Triton",
+            "bshd",
+            _triton,
+            lambda d: _gpu(d) or _installed("triton"),
+        ),
+        Contender(
+            "fa2",
+            "FlashAttention-2",
+            "FlashAttention-2",
+            "bshd" if flash_attn else "bhsd",
+            _flash_attn_2 if flash_attn else _sdpa(SDPBackend.FLASH_ATTENTION),
+            _gpu,
+        ),
         Contender("cudnn", "cuDNN", "", "bhsd", _sdpa(SDPBackend.CUDNN_ATTENTION), _gpu),
-        Contender("fa3", "FlashAttention-3", "", "bshd", _flash_attn_3, lambda d: _gpu(d) or _installed("flash_attn_interface")),
+        Contender(
+            "fa3",
+            "FlashAttention-3",
+            "",
+            "bshd",
+            _flash_attn_3,
+            lambda d: _gpu(d) or _installed("flash_attn_interface"),
+        ),
         Contender("flex", "flex_attention", "", "bhsd", _flex, _gpu),
         Contender("tilewise-mma", "Tilewise (mma)", "", "bshd", _tilewise("fa2"), _tilewise_runs("fa2")),
         Contender("tilewise", "Tilewise", "", "bshd", _tilewise(None), _tilewise_runs(None)),
-    ]  # fmt: skip
+    ]

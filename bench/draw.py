@@ -1,4 +1,5 @@
-"""Figures 4 to 7 laid out like the paper's: four panels (D 64/128, causal or not), our machine's bars solid, the paper's as outlines."""
+"""Figures 4 to 7 laid out like the paper's: four panels (D 64/128, causal or not), our machine's bars solid,
+the paper's as outlines."""
 
 from __future__ import annotations
 
@@ -38,7 +39,11 @@ def our_bars(rows: list[dict], pass_: str) -> dict:
             continue
         missing = [r["note"] for r in both if not r["ms"]]
         # 3.5 F / (t_fwd + t_bwd), with F = tflops_fwd * t_fwd
-        bars[key] = missing[0] if missing else 3.5 * both[0]["tflops"] * both[0]["ms"] / (both[0]["ms"] + both[1]["ms"])
+        bars[key] = (
+            missing[0]
+            if missing
+            else 3.5 * both[0]["tflops"] * both[0]["ms"] / (both[0]["ms"] + both[1]["ms"])
+        )
     return bars
 
 
@@ -64,10 +69,26 @@ def draw(results: dict, out: Path) -> None:
                 for x, S in enumerate(lengths):
                     value, at = ours.get((D, causal, name, S)), x + (n + 0.5) * width - 0.42
                     if isinstance(value, (int, float)):
-                        axis.bar(at, value, width, color=colours[name], label=results["labels"][name] if x == 0 else None)
-                        axis.text(at, value, f"{value:.0f}", ha="center", va="bottom", fontsize=6, rotation=90)
+                        axis.bar(
+                            at,
+                            value,
+                            width,
+                            color=colours[name],
+                            label=results["labels"][name] if x == 0 else None,
+                        )
+                        axis.text(
+                            at, value, f"{value:.0f}", ha="center", va="bottom", fontsize=6, rotation=90
+                        )
                     elif value is not None:
-                        axis.text(at, 0, "OOM" if value == "OOM" else "–", ha="center", va="bottom", fontsize=6, rotation=90)
+                        axis.text(
+                            at,
+                            0,
+                            "OOM" if value == "OOM" else "–",
+                            ha="center",
+                            va="bottom",
+                            fontsize=6,
+                            rotation=90,
+                        )
                     theirs = paper.get((D, causal, results["paper"][name], S))
                     if theirs:
                         axis.bar(at, theirs, width, fill=False, edgecolor="black", linewidth=0.8)
@@ -83,7 +104,10 @@ def draw(results: dict, out: Path) -> None:
         labels = list(handles)
         fig.legend([handles[n] for n in labels], labels, loc="lower center", ncols=6)
         source = "H100 80GB SXM5" if figure == 7 else "A100 80GB SXM4"
-        fig.suptitle(f"Figure {figure}: attention {TITLES[pass_]} on {results['machine']['device']} (outlines: the paper, {source})")
+        fig.suptitle(
+            f"Figure {figure}: attention {TITLES[pass_]} on {results['machine']['device']} "
+            f"(outlines: the paper, {source})"
+        )
         fig.tight_layout(rect=(0, 0.06, 1, 1))
         for kind in ("png", "svg"):
             fig.savefig(out / f"figure{figure}.{kind}", dpi=110)

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""The paper's Figures 4 to 7 on this machine: every contender on the same grid, interleaved, checked before it is timed.
+"""The paper's Figures 4 to 7 on this machine: every contender on the same grid, interleaved, checked before it
+is timed.
 
     python bench/figures.py                     # the whole grid, on the GPU if there is one
     python bench/figures.py --quick             # about a minute
     python bench/figures.py --device cpu        # peers: PyTorch's SDPA on the CPU, standard attention
     python bench/figures.py --draw results.json # only draw
 
-Writes results.json (machine, versions, commit, every median with its spread) and figure4..7.png/.svg into --out.
-Setting (paper, section 4.1): 16k tokens a batch, hidden size 2048, heads = 2048 / D, TFLOP/s = 4 S^2 D H B / t, halved when causal,
-2.5 times that for the backward; forward + backward is the sum of the two separately timed passes.
+Writes results.json (machine, versions, commit, every median with its spread) and figure4..7.png/.svg into
+--out. Setting (paper, section 4.1): 16k tokens a batch, hidden size 2048, heads = 2048 / D, TFLOP/s = 4 S^2
+D H B / t, halved when causal, 2.5 times that for the backward; forward + backward is the sum of the two
+separately timed passes.
 """
 
 from __future__ import annotations
@@ -41,7 +43,16 @@ def grid(args) -> list[dict]:
         for pass_ in args.passes:
             for causal in args.causal:
                 for S in args.seq:
-                    cells.append(dict(D=D, H=args.hidden // D, B=max(1, args.tokens // S), S=S, causal=causal, **{"pass": pass_}))
+                    cells.append(
+                        dict(
+                            D=D,
+                            H=args.hidden // D,
+                            B=max(1, args.tokens // S),
+                            S=S,
+                            causal=causal,
+                            **{"pass": pass_},
+                        )
+                    )
     return cells
 
 
@@ -59,7 +70,10 @@ class Clock:
                 call()
                 times.append((time.perf_counter() - begin) * 1e3)
             return times
-        events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeats)]
+        events = [
+            (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+            for _ in range(repeats)
+        ]
         for begin, end in events:
             begin.record()
             call()
@@ -69,7 +83,9 @@ class Clock:
 
 
 def reference(q, k, v, dout, causal):
-    """One head of one batch entry in float64 (float32 beyond 4096): out, dq, dk, dv and the same in the inputs' dtype (naive)."""
+    """One head of one batch entry in float64 (float32 beyond 4096): out, dq, dk, dv and the same in the
+    inputs' dtype (naive)."""
+
     def run(dtype):
         a, b, c, g = (t[0, :, 0].to(dtype) for t in (q, k, v, dout))
         s = a @ b.T * a.shape[-1] ** -0.5
@@ -85,21 +101,33 @@ def reference(q, k, v, dout, causal):
 
 
 def check(results, exact, naive, backward: bool) -> tuple[bool, str]:
-    """(may be timed, note). The accuracy rule: at most 2 (gradients 3) times the naive same-dtype error. A contender a little
+    """(may be timed, note). The accuracy rule: at most 2 (gradients 3) times the naive same-dtype error. A
+    contender a little
     beyond it is timed with a note; one beyond four times that computes something else and is not."""
     factor, timed, note = 3 if backward else 2, True, ""
     for name, got, want, plain in zip(("dq", "dk", "dv") if backward else ("out",), results, exact, naive):
-        error, allowed = (got.double() - want).abs().max(), factor * (plain - want).abs().max() + 1e-5 * want.abs().max()
+        error, allowed = (
+            (got.double() - want).abs().max(),
+            factor * (plain - want).abs().max() + 1e-5 * want.abs().max(),
+        )
         if not error <= allowed:
             timed = timed and bool(error <= 4 * allowed)
-            note = f"{'inaccurate' if timed else 'wrong'}: {name} is off by {error:.2e}, the rule allows {allowed:.2e}"
+            verdict = "inaccurate" if timed else "wrong"
+            note = f"{verdict}: {name} is off by {error:.2e}, the rule allows {allowed:.2e}"
     return timed, note
 
 
 def prepare(c: Contender, cell: dict, base: dict, memory: float):
     """The timed call of a contender in a cell, or the reason why there is none."""
     if c.stored_scores:
-        need = c.stored_scores * (2 if cell["pass"] == "bwd" else 1) * cell["B"] * cell["H"] * cell["S"] ** 2 * base["q"].element_size()
+        need = (
+            c.stored_scores
+            * (2 if cell["pass"] == "bwd" else 1)
+            * cell["B"]
+            * cell["H"]
+            * cell["S"] ** 2
+            * base["q"].element_size()
+        )
         if need > memory:
             return None, "OOM"
     swap = (lambda t: t.transpose(1, 2)) if c.layout == "bhsd" else (lambda t: t)
@@ -125,7 +153,9 @@ def prepare(c: Contender, cell: dict, base: dict, memory: float):
     return call if timed else None, note
 
 
-def measure(cell: dict, args, device: torch.device, field: list[Contender], clock: Clock, memory: float) -> list[dict]:
+def measure(
+    cell: dict, args, device: torch.device, field: list[Contender], clock: Clock, memory: float
+) -> list[dict]:
     torch.manual_seed(0)
     shape = (cell["B"], cell["S"], cell["H"], cell["D"])
     base = {n: torch.randn(shape, device=device, dtype=args.dtype) for n in ("q", "k", "v", "dout")}
@@ -160,25 +190,44 @@ def machine(device: torch.device) -> dict:
 
     root = Path(__file__).resolve().parent.parent
     git = subprocess.run(["git", "-C", root, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    facts = dict(device=platform.processor() or platform.machine(), torch=torch.__version__, tilewise=tilewise.__version__,
-                 commit=git.stdout.strip(), threads=torch.get_num_threads(), date=time.strftime("%Y-%m-%d"))  # fmt: skip
+    facts = dict(
+        device=platform.processor() or platform.machine(),
+        torch=torch.__version__,
+        tilewise=tilewise.__version__,
+        commit=git.stdout.strip(),
+        threads=torch.get_num_threads(),
+        date=time.strftime("%Y-%m-%d"),
+    )
     if device.type == "cuda":
-        facts.update(device=torch.cuda.get_device_name(), cuda=torch.version.cuda, cudnn=torch.backends.cudnn.version())
+        facts.update(
+            device=torch.cuda.get_device_name(), cuda=torch.version.cuda, cudnn=torch.backends.cudnn.version()
+        )
     return facts
 
 
 def progress(done: int, total: int, text: str) -> None:
     if sys.stderr.isatty():
         filled = 30 * done // max(total, 1)
-        print(f"\r[{'#' * filled}{'.' * (30 - filled)}] {done}/{total} {text:60.60}", end="", file=sys.stderr, flush=True)
+        print(
+            f"\r[{'#' * filled}{'.' * (30 - filled)}] {done}/{total} {text:60.60}",
+            end="",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     numbers = lambda text: [int(x) for x in text.split(",")]  # noqa: E731
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=["cuda", "cpu"])
+    parser.add_argument(
+        "--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=["cuda", "cpu"]
+    )
     parser.add_argument("--dtype", default="bf16", choices=["bf16", "fp16", "fp32"])
-    parser.add_argument("--contenders", default="", help="comma-separated names; default: all that can run here")
+    parser.add_argument(
+        "--contenders", default="", help="comma-separated names; default: all that can run here"
+    )
     parser.add_argument("--head-dim", type=numbers, default=[64, 128])
     parser.add_argument("--seq", type=numbers, default=None)
     parser.add_argument("--causal", type=numbers, default=[0, 1])
@@ -223,14 +272,29 @@ def main() -> int:
     memory = 0.9 * torch.cuda.mem_get_info()[0] if device.type == "cuda" else 8e9
     clock, rows, cells = Clock(device), [], grid(args)
     for n, cell in enumerate(cells):
-        progress(n, len(cells), f"D {cell['D']} {cell['pass']} {'causal' if cell['causal'] else 'full'} S {cell['S']}")
+        progress(
+            n,
+            len(cells),
+            f"D {cell['D']} {cell['pass']} {'causal' if cell['causal'] else 'full'} S {cell['S']}",
+        )
         measured = measure(cell, args, device, field, clock, memory)
         rows += measured
-        speeds = "  ".join(f"{r['contender']}={r['tflops']:.3g}" if r["ms"] else f"{r['contender']}=({r['note'][:60]})" for r in measured)
-        print(f"D{cell['D']:<3} {cell['pass']} {'causal' if cell['causal'] else 'full  '} S {cell['S']:<5} {speeds}", flush=True)
+        speeds = "  ".join(
+            f"{r['contender']}={r['tflops']:.3g}" if r["ms"] else f"{r['contender']}=({r['note'][:60]})"
+            for r in measured
+        )
+        print(
+            f"D{cell['D']:<3} {cell['pass']} causal={int(cell['causal'])} S {cell['S']:<5} {speeds}",
+            flush=True,
+        )
     progress(len(cells), len(cells), "done\n")
-    results = dict(machine=machine(device), labels={c.name: c.label for c in field}, paper={c.name: c.paper for c in field},
-                   absent=absent, rows=rows)  # fmt: skip
+    results = dict(
+        machine=machine(device),
+        labels={c.name: c.label for c in field},
+        paper={c.name: c.paper for c in field},
+        absent=absent,
+        rows=rows,
+    )
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "results.json").write_text(json.dumps(results, indent=1))
     draw(results, args.out)

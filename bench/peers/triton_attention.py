@@ -1,8 +1,10 @@
-"""FlashAttention-2 in Triton, forward and backward, written from the paper: the "FlashAttention in Triton" of the figures.
+"""FlashAttention-2 in Triton, forward and backward, written from the paper: the "FlashAttention in Triton" of
+the figures.
 
-q, k, v, out (B, S, H, D) with unit stride in D, same lengths and heads, D a power of two. Forward: one program a block of queries,
-interior key blocks without a mask, then the diagonal ones. Backward: delta = rowsum(dO * O), a kernel for dK and dV parallel over key
-blocks, a kernel for dQ parallel over query blocks (no atomics). Tile sizes are autotuned per (D, causal, S).
+q, k, v, out (B, S, H, D) with unit stride in D, same lengths and heads, D a power of two. Forward: one
+program a block of queries, interior key blocks without a mask, then the diagonal ones. Backward: delta =
+rowsum(dO * O), a kernel for dK and dV parallel over key blocks, a kernel for dQ parallel over query blocks
+(no atomics). Tile sizes are autotuned per (D, causal, S).
 """
 
 import torch
@@ -14,17 +16,43 @@ LOG2E = 1.4426950408889634
 
 def _configs(tiles):
     return [
-        triton.Config({"BM": bm, "BN": bn}, num_warps=warps, num_stages=stages) for bm, bn, warps, stages in tiles
+        triton.Config({"BM": bm, "BN": bn}, num_warps=warps, num_stages=stages)
+        for bm, bn, warps, stages in tiles
     ]
 
 
-FORWARD_TILES = [(128, 128, 8, 2), (128, 128, 8, 3), (128, 64, 8, 3), (128, 64, 4, 3), (128, 128, 4, 2), (64, 64, 4, 3)]
+FORWARD_TILES = [
+    (128, 128, 8, 2),
+    (128, 128, 8, 3),
+    (128, 64, 8, 3),
+    (128, 64, 4, 3),
+    (128, 128, 4, 2),
+    (64, 64, 4, 3),
+]
 BACKWARD_TILES = [(64, 128, 8, 2), (64, 128, 8, 3), (128, 64, 8, 2), (64, 64, 4, 3), (32, 128, 4, 3)]
 KEY = ["S", "D", "CAUSAL"]
 
 
 @triton.jit
-def _attend(acc, m, l, q, K, V, ks, vs, rows, cols_d, begin, end, S, scale_log2, BN: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr):  # fmt: skip
+def _attend(
+    acc,
+    m,
+    l,
+    q,
+    K,
+    V,
+    ks,
+    vs,
+    rows,
+    cols_d,
+    begin,
+    end,
+    S,
+    scale_log2,
+    BN: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    MASKED: tl.constexpr,
+):
     """Online softmax over the keys [begin, end): Algorithm 1, lines 6 to 11, with exp2."""
     for n in range(begin, end, BN):
         keys = n + tl.arange(0, BN)
@@ -52,7 +80,32 @@ def _attend(acc, m, l, q, K, V, ks, vs, rows, cols_d, begin, end, S, scale_log2,
 
 @triton.autotune(_configs(FORWARD_TILES), key=KEY)
 @triton.jit
-def _forward(Q, K, V, O, L, qb, qs, qh, kb, ks, kh, vb, vs, vh, ob, os, oh, S, H, scale_log2, D: tl.constexpr, CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):  # fmt: skip
+def _forward(
+    Q,
+    K,
+    V,
+    O,
+    L,
+    qb,
+    qs,
+    qh,
+    kb,
+    ks,
+    kh,
+    vb,
+    vs,
+    vh,
+    ob,
+    os,
+    oh,
+    S,
+    H,
+    scale_log2,
+    D: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+):
     block = tl.program_id(0)
     if CAUSAL:
         block = tl.num_programs(0) - 1 - block  # longest first
@@ -72,11 +125,17 @@ def _forward(Q, K, V, O, L, qb, qs, qh, kb, ks, kh, vb, vs, vh, ob, os, oh, S, H
     if CAUSAL:
         interior = tl.minimum(interior, block * BM // BN * BN)
         end = tl.minimum(S, (block + 1) * BM)
-    acc, m, l = _attend(acc, m, l, q, K, V, ks, vs, rows, cols_d, 0, interior, S, scale_log2, BN, CAUSAL, False)
-    acc, m, l = _attend(acc, m, l, q, K, V, ks, vs, rows, cols_d, interior, end, S, scale_log2, BN, CAUSAL, True)
+    acc, m, l = _attend(
+        acc, m, l, q, K, V, ks, vs, rows, cols_d, 0, interior, S, scale_log2, BN, CAUSAL, False
+    )
+    acc, m, l = _attend(
+        acc, m, l, q, K, V, ks, vs, rows, cols_d, interior, end, S, scale_log2, BN, CAUSAL, True
+    )
     acc = acc / l[:, None]
     tl.store(O + rows[:, None] * os + cols_d[None, :], acc.to(O.dtype.element_ty), mask=rows[:, None] < S)
-    tl.store(L + tl.program_id(1).to(tl.int64) * S + rows, (m + tl.log2(l)), mask=rows < S)  # log2 of the denominator
+    tl.store(
+        L + tl.program_id(1).to(tl.int64) * S + rows, (m + tl.log2(l)), mask=rows < S
+    )  # log2 of the denominator
 
 
 @triton.jit
@@ -85,13 +144,37 @@ def _delta(O, DO, DELTA, ob, os, oh, db, ds, dh, S, H, D: tl.constexpr, BM: tl.c
     b = (tl.program_id(1) // H).to(tl.int64)
     h = (tl.program_id(1) % H).to(tl.int64)
     inside = rows[:, None] < S
-    o = tl.load(O + b * ob + h * oh + rows[:, None] * os + cols_d[None, :], mask=inside, other=0.0).to(tl.float32)
-    do = tl.load(DO + b * db + h * dh + rows[:, None] * ds + cols_d[None, :], mask=inside, other=0.0).to(tl.float32)
+    o = tl.load(O + b * ob + h * oh + rows[:, None] * os + cols_d[None, :], mask=inside, other=0.0).to(
+        tl.float32
+    )
+    do = tl.load(DO + b * db + h * dh + rows[:, None] * ds + cols_d[None, :], mask=inside, other=0.0).to(
+        tl.float32
+    )
     tl.store(DELTA + tl.program_id(1).to(tl.int64) * S + rows, tl.sum(o * do, 1), mask=rows < S)
 
 
 @triton.jit
-def _dkdv_blocks(dk, dv, k, v, Q, DO, L, DELTA, qs, ds, keys, cols_d, begin, end, S, scale_log2, BM: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr):  # fmt: skip
+def _dkdv_blocks(
+    dk,
+    dv,
+    k,
+    v,
+    Q,
+    DO,
+    L,
+    DELTA,
+    qs,
+    ds,
+    keys,
+    cols_d,
+    begin,
+    end,
+    S,
+    scale_log2,
+    BM: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    MASKED: tl.constexpr,
+):
     for m in range(begin, end, BM):
         rows = m + tl.arange(0, BM)
         inside = rows < S
@@ -113,7 +196,39 @@ def _dkdv_blocks(dk, dv, k, v, Q, DO, L, DELTA, qs, ds, keys, cols_d, begin, end
 
 @triton.autotune(_configs(BACKWARD_TILES), key=KEY)
 @triton.jit
-def _dkdv(Q, K, V, DO, DK, DV, L, DELTA, qb, qs, qh, kb, ks, kh, vb, vs, vh, db, ds, dh, gb, gs, gh, S, H, scale, scale_log2, D: tl.constexpr, CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):  # fmt: skip
+def _dkdv(
+    Q,
+    K,
+    V,
+    DO,
+    DK,
+    DV,
+    L,
+    DELTA,
+    qb,
+    qs,
+    qh,
+    kb,
+    ks,
+    kh,
+    vb,
+    vs,
+    vh,
+    db,
+    ds,
+    dh,
+    gb,
+    gs,
+    gh,
+    S,
+    H,
+    scale,
+    scale_log2,
+    D: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+):
     block = tl.program_id(0)
     bh = tl.program_id(1).to(tl.int64)
     b, h = bh // H, bh % H
@@ -133,15 +248,38 @@ def _dkdv(Q, K, V, DO, DK, DV, L, DELTA, qb, qs, qh, kb, ks, kh, vb, vs, vh, db,
         interior = tl.minimum(tl.cdiv((block + 1) * BN, BM) * BM, tl.cdiv(S, BM) * BM)
     if (block + 1) * BN > S:
         interior = tl.cdiv(S, BM) * BM  # the last key block: every step is masked
-    dk, dv = _dkdv_blocks(dk, dv, k, v, Q, DO, L, DELTA, qs, ds, keys, cols_d, begin, interior, S, scale_log2, BM, CAUSAL, True)
-    dk, dv = _dkdv_blocks(dk, dv, k, v, Q, DO, L, DELTA, qs, ds, keys, cols_d, interior, S, S, scale_log2, BM, CAUSAL, False)
+    dk, dv = _dkdv_blocks(
+        dk, dv, k, v, Q, DO, L, DELTA, qs, ds, keys, cols_d, begin, interior, S, scale_log2, BM, CAUSAL, True
+    )
+    dk, dv = _dkdv_blocks(
+        dk, dv, k, v, Q, DO, L, DELTA, qs, ds, keys, cols_d, interior, S, S, scale_log2, BM, CAUSAL, False
+    )
     at = b * gb + h * gh + keys[:, None] * gs + cols_d[None, :]
     tl.store(DK + at, (dk * scale).to(DK.dtype.element_ty), mask=inside)
     tl.store(DV + at, dv.to(DV.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def _dq_blocks(dq, q, do, lse, delta, K, V, ks, vs, rows, cols_d, begin, end, S, scale_log2, BN: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr):  # fmt: skip
+def _dq_blocks(
+    dq,
+    q,
+    do,
+    lse,
+    delta,
+    K,
+    V,
+    ks,
+    vs,
+    rows,
+    cols_d,
+    begin,
+    end,
+    S,
+    scale_log2,
+    BN: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    MASKED: tl.constexpr,
+):
     for n in range(begin, end, BN):
         keys = n + tl.arange(0, BN)
         inside = keys[:, None] < S
@@ -160,7 +298,38 @@ def _dq_blocks(dq, q, do, lse, delta, K, V, ks, vs, rows, cols_d, begin, end, S,
 
 @triton.autotune(_configs(BACKWARD_TILES), key=KEY)
 @triton.jit
-def _dq(Q, K, V, DO, DQ, L, DELTA, qb, qs, qh, kb, ks, kh, vb, vs, vh, db, ds, dh, gb, gs, gh, S, H, scale, scale_log2, D: tl.constexpr, CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):  # fmt: skip
+def _dq(
+    Q,
+    K,
+    V,
+    DO,
+    DQ,
+    L,
+    DELTA,
+    qb,
+    qs,
+    qh,
+    kb,
+    ks,
+    kh,
+    vb,
+    vs,
+    vh,
+    db,
+    ds,
+    dh,
+    gb,
+    gs,
+    gh,
+    S,
+    H,
+    scale,
+    scale_log2,
+    D: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+):
     block = tl.program_id(0)
     bh = tl.program_id(1).to(tl.int64)
     b, h = bh // H, bh % H
@@ -178,9 +347,17 @@ def _dq(Q, K, V, DO, DQ, L, DELTA, qb, qs, qh, kb, ks, kh, vb, vs, vh, db, ds, d
     if CAUSAL:
         interior = tl.minimum(interior, block * BM // BN * BN)
         end = tl.minimum(S, (block + 1) * BM)
-    dq = _dq_blocks(dq, q, do, lse, delta, K, V, ks, vs, rows, cols_d, 0, interior, S, scale_log2, BN, CAUSAL, False)
-    dq = _dq_blocks(dq, q, do, lse, delta, K, V, ks, vs, rows, cols_d, interior, end, S, scale_log2, BN, CAUSAL, True)
-    tl.store(DQ + b * gb + h * gh + rows[:, None] * gs + cols_d[None, :], (dq * scale).to(DQ.dtype.element_ty), mask=inside)
+    dq = _dq_blocks(
+        dq, q, do, lse, delta, K, V, ks, vs, rows, cols_d, 0, interior, S, scale_log2, BN, CAUSAL, False
+    )
+    dq = _dq_blocks(
+        dq, q, do, lse, delta, K, V, ks, vs, rows, cols_d, interior, end, S, scale_log2, BN, CAUSAL, True
+    )
+    tl.store(
+        DQ + b * gb + h * gh + rows[:, None] * gs + cols_d[None, :],
+        (dq * scale).to(DQ.dtype.element_ty),
+        mask=inside,
+    )
 
 
 class _Attention(torch.autograd.Function):
@@ -208,10 +385,39 @@ class _Attention(torch.autograd.Function):
         _delta[(triton.cdiv(S, 64), B * H)](o, do, delta, *three(o), *three(do), S, H, D, 64)
         inputs = [s for t in (q, k, v, do) for s in three(t)]
         _dkdv[lambda c: (triton.cdiv(S, c["BN"]), B * H)](
-            q, k, v, do, dk, dv, lse, delta, *inputs, *three(dk), S, H, ctx.scale, ctx.scale * LOG2E, D, ctx.causal
+            q,
+            k,
+            v,
+            do,
+            dk,
+            dv,
+            lse,
+            delta,
+            *inputs,
+            *three(dk),
+            S,
+            H,
+            ctx.scale,
+            ctx.scale * LOG2E,
+            D,
+            ctx.causal,
         )
         _dq[lambda c: (triton.cdiv(S, c["BM"]), B * H)](
-            q, k, v, do, dq, lse, delta, *inputs, *three(dq), S, H, ctx.scale, ctx.scale * LOG2E, D, ctx.causal
+            q,
+            k,
+            v,
+            do,
+            dq,
+            lse,
+            delta,
+            *inputs,
+            *three(dq),
+            S,
+            H,
+            ctx.scale,
+            ctx.scale * LOG2E,
+            D,
+            ctx.causal,
         )
         return dq, dk, dv, None
 

@@ -28,7 +28,9 @@ def _record(line):
 
 
 def _reason(report):
-    return str(report.longrepr[-1] if isinstance(report.longrepr, tuple) else report.longrepr).replace("\n", " ")
+    return str(report.longrepr[-1] if isinstance(report.longrepr, tuple) else report.longrepr).replace(
+        "\n", " "
+    )
 
 
 def pytest_runtest_logreport(report):

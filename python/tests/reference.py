@@ -1,11 +1,26 @@
-"""Plain attention in float64, straight from the definition: the judge of the Python tests, independent of the library's own oracle."""
+"""Plain attention in float64, straight from the definition: the judge of the Python tests, independent of the
+library's own oracle."""
 
 import math
 
 import numpy as np
 
 
-def attention(q, k, v, *, causal=False, top_left=False, window=(-1, -1), scale=None, softcap=0.0, slopes=None, bias=None, mask=None, sink=None):
+def attention(
+    q,
+    k,
+    v,
+    *,
+    causal=False,
+    top_left=False,
+    window=(-1, -1),
+    scale=None,
+    softcap=0.0,
+    slopes=None,
+    bias=None,
+    mask=None,
+    sink=None,
+):
     """(B, S, H, D) arrays -> out (B, Sq, H, Dv), lse (B, H, Sq), both float64."""
     q, k, v = (np.asarray(x, dtype=np.float64) for x in (q, k, v))
     B, Sq, H, D = q.shape

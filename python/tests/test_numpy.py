@@ -27,11 +27,15 @@ def assert_close(got, want, naive_error):
 def naive_error(q, k, v, want, **options):
     """Error of the plain computation with every intermediate in q's dtype."""
     dtype = q.dtype
-    s = np.einsum("bihd,bjhd->bhij", q.astype(np.float32), np.repeat(k, q.shape[2] // k.shape[2], 2).astype(np.float32))
+    s = np.einsum(
+        "bihd,bjhd->bhij", q.astype(np.float32), np.repeat(k, q.shape[2] // k.shape[2], 2).astype(np.float32)
+    )
     s = (s.astype(dtype) * np.asarray(q.shape[-1] ** -0.5, dtype)).astype(np.float32)
     p = np.exp(s - s.max(-1, keepdims=True))
     p = (p / p.sum(-1, keepdims=True)).astype(dtype).astype(np.float32)
-    out = np.einsum("bhij,bjhd->bihd", p, np.repeat(v, q.shape[2] // v.shape[2], 2).astype(np.float32)).astype(dtype)
+    out = np.einsum(
+        "bhij,bjhd->bihd", p, np.repeat(v, q.shape[2] // v.shape[2], 2).astype(np.float32)
+    ).astype(dtype)
     return np.abs(out.astype(np.float64) - want).max()
 
 
@@ -60,7 +64,10 @@ OPTIONS = [
 def test_options(options):
     q, k, v = make()
     mine = dict(options)
-    theirs = {("top_left" if n == "alignment" else n): (x == "top-left" if n == "alignment" else x) for n, x in options.items()}
+    theirs = {
+        ("top_left" if n == "alignment" else n): (x == "top-left" if n == "alignment" else x)
+        for n, x in options.items()
+    }
     want, want_lse = reference.attention(q, k, v, **theirs)
     out, lse = tilewise.attention(q, k, v, return_lse=True, **mine)
     np.testing.assert_allclose(out, want, rtol=1e-5, atol=1e-5)
@@ -75,7 +82,9 @@ def test_score_modifiers_broadcast():
     sink = RNG.standard_normal(4).astype(np.float32)
     slopes = (RNG.random(4) * 0.1).astype(np.float32)
     want, want_lse = reference.attention(q, k, v, bias=bias, mask=mask, sink=sink, slopes=slopes)
-    out, lse = tilewise.attention(q, k, v, bias=bias, mask=mask, sink=sink, alibi_slopes=slopes, return_lse=True)
+    out, lse = tilewise.attention(
+        q, k, v, bias=bias, mask=mask, sink=sink, alibi_slopes=slopes, return_lse=True
+    )
     np.testing.assert_allclose(out, want, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(lse, want_lse, rtol=1e-5, atol=1e-5)
     assert (out[0, 3] == 0).all() and np.allclose(lse[0, :, 3], sink)
@@ -84,7 +93,10 @@ def test_score_modifiers_broadcast():
 def test_packed_equals_dense():
     lengths_q, lengths_k = [3, 0, 17, 9], [5, 4, 0, 30]
     cu_q, cu_k = (np.concatenate([[0], np.cumsum(n)]).astype(np.int32) for n in (lengths_q, lengths_k))
-    q, k, v = (RNG.standard_normal((n, h, 16)).astype(np.float32) for n, h in ((cu_q[-1] + 2, 4), (cu_k[-1], 2), (cu_k[-1], 2)))
+    q, k, v = (
+        RNG.standard_normal((n, h, 16)).astype(np.float32)
+        for n, h in ((cu_q[-1] + 2, 4), (cu_k[-1], 2), (cu_k[-1], 2))
+    )
     q[cu_q[-1] :] = np.nan  # rows that no sequence covers
     out, lse = tilewise.attention(q, k, v, causal=True, cu_seqlens_q=cu_q, cu_seqlens_k=cu_k, return_lse=True)
     for b in range(4):
@@ -114,7 +126,9 @@ def test_out_is_written_in_place():
 def test_merge_of_two_halves_is_the_whole():
     q, k, v = make()
     whole, whole_lse = tilewise.attention(q, k, v, return_lse=True)
-    parts = [tilewise.attention(q, k[:, s], v[:, s], return_lse=True) for s in (slice(0, 20), slice(20, None))]
+    parts = [
+        tilewise.attention(q, k[:, s], v[:, s], return_lse=True) for s in (slice(0, 20), slice(20, None))
+    ]
     out, lse = tilewise.merge(*parts[0], *parts[1])
     np.testing.assert_allclose(out, whole, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(lse, whole_lse, rtol=1e-6, atol=1e-6)
@@ -134,7 +148,9 @@ def test_backward_by_finite_differences():
         for index in list(np.ndindex(x.shape))[::7]:
             step = np.zeros(x.shape)
             step[index] = 1e-4
-            ends = [[y + (sign * step if m == n else 0) for m, y in enumerate((q, k, v))] for sign in (1.0, -1.0)]
+            ends = [
+                [y + (sign * step if m == n else 0) for m, y in enumerate((q, k, v))] for sign in (1.0, -1.0)
+            ]
             slope = (loss(*ends[0]) - loss(*ends[1])) / 2e-4
             assert abs(gradients[n][index] - slope) < 1e-4 * max(1, abs(slope))
 
@@ -144,7 +160,9 @@ def test_dropout_is_seeded():
     a = tilewise.attention(q, k, v, dropout_p=0.3, seed=1)
     np.testing.assert_array_equal(a, tilewise.attention(q, k, v, dropout_p=0.3, seed=1))
     assert (a != tilewise.attention(q, k, v, dropout_p=0.3, seed=2)).any()
-    np.testing.assert_array_equal(tilewise.attention(q, k, v, dropout_p=0.0, seed=1), tilewise.attention(q, k, v))
+    np.testing.assert_array_equal(
+        tilewise.attention(q, k, v, dropout_p=0.0, seed=1), tilewise.attention(q, k, v)
+    )
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 2, 8), (1, 0, 2, 8)])

@@ -65,7 +65,9 @@ def test_unsupported_cases_raise_with_the_reason():
 
 @pytest.mark.gpu
 def test_sdpa_runs_on_us_when_activated():
-    q, k, v = (torch.randn(2, 4, 128, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+    q, k, v = (
+        torch.randn(2, 4, 128, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)
+    )
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):
         want = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         torch.nn.attention.activate_flash_attention_impl("tilewise")

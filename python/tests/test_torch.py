@@ -44,7 +44,9 @@ def test_equals_sdpa_within_its_own_error(dtype):
     want, want_lse = plain(q, k, v, causal=True)
     out, lse = tilewise.attention(q, k, v, causal=True, return_lse=True)
     mask = torch.ones(33, 45, dtype=torch.bool).tril(12)
-    sdpa = F.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, k, v)), attn_mask=mask, enable_gqa=True)
+    sdpa = F.scaled_dot_product_attention(
+        *(t.transpose(1, 2) for t in (q, k, v)), attn_mask=mask, enable_gqa=True
+    )
     theirs = (sdpa.transpose(1, 2).double() - want).abs().max()
     eps = (1e-6 if dtype == torch.float32 else 1e-5) * want.abs().max()
     assert out.dtype == dtype and (out.double() - want).abs().max() <= 2 * theirs + eps
@@ -83,8 +85,33 @@ def test_bias_and_sink_gradients():
 
 
 def op_arguments(q, k, v, *, bias=None, rng=None, dropout_p=0.0, causal=False):
-    return (q, k, v, bias, None, None, None, None, None, None, None, rng, None, 0.0, causal, "bottom-right", -1, -1, dropout_p,
-            0, 0, False, False, 0, "")  # fmt: skip
+    return (
+        q,
+        k,
+        v,
+        bias,
+        None,
+        None,
+        None,
+        None,
+        None,
+        None,
+        None,
+        rng,
+        None,
+        0.0,
+        causal,
+        "bottom-right",
+        -1,
+        -1,
+        dropout_p,
+        0,
+        0,
+        False,
+        False,
+        0,
+        "",
+    )
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "bhsd", "packed"])
@@ -99,7 +126,15 @@ def test_opcheck(layout):
     torch.library.opcheck(ops.forward, op_arguments(q, k, v, causal=True))
     with torch.no_grad():
         out, lse = ops.forward(*op_arguments(q, k, v))
-    arguments = (torch.ones(()).expand_as(out), None, out, lse, False, False, *op_arguments(q.detach(), k.detach(), v.detach()))
+    arguments = (
+        torch.ones(()).expand_as(out),
+        None,
+        out,
+        lse,
+        False,
+        False,
+        *op_arguments(q.detach(), k.detach(), v.detach()),
+    )
     torch.library.opcheck(ops.backward, arguments)
 
 
@@ -134,7 +169,9 @@ def test_dropout_comes_from_torchs_generator():
         torch.manual_seed(seed)
         runs.append(tilewise.attention(q, k, v, dropout_p=0.4))
     assert torch.equal(runs[0], runs[1]) and not torch.equal(runs[0], runs[2])
-    assert not torch.equal(tilewise.attention(q, k, v, dropout_p=0.4), tilewise.attention(q, k, v, dropout_p=0.4))
+    assert not torch.equal(
+        tilewise.attention(q, k, v, dropout_p=0.4), tilewise.attention(q, k, v, dropout_p=0.4)
+    )
 
 
 def test_dropout_backward_uses_the_forwards_mask():
@@ -166,7 +203,9 @@ def test_expanded_and_strided_gradients():
 def test_merge_and_explain():
     q, k, v = make()
     whole, lse = tilewise.attention(q, k, v, return_lse=True)
-    parts = [tilewise.attention(q, k[:, s], v[:, s], return_lse=True) for s in (slice(0, 11), slice(11, None))]
+    parts = [
+        tilewise.attention(q, k[:, s], v[:, s], return_lse=True) for s in (slice(0, 11), slice(11, None))
+    ]
     merged, merged_lse = tilewise.merge(*parts[0], *parts[1])
     torch.testing.assert_close(merged, whole)
     torch.testing.assert_close(merged_lse, lse)

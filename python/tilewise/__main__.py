@@ -19,8 +19,9 @@ def main() -> int:
         print(info())
         return 0
     print(
-        "tilewise: this wheel was built without the command-line tool, because CLI11 or nlohmann-json was missing then. "
-        "Install libcli11-dev and nlohmann-json3-dev (Debian) and run `pip install --force-reinstall .` again.",
+        "tilewise: this wheel was built without the command-line tool, because CLI11 or nlohmann-json was "
+        "missing then. Install libcli11-dev and nlohmann-json3-dev (Debian) and run "
+        "`pip install --force-reinstall .` again.",
         file=sys.stderr,
     )
     return 2

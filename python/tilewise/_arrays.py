@@ -20,12 +20,16 @@ def as_host_array(name: str, x: Any) -> np.ndarray:
     if hasattr(x, "__dlpack_device__"):
         kind = int(x.__dlpack_device__()[0])
         if kind != _CPU:
-            raise ValueError(f"{name}: lies on DLPack device type {kind}; host memory (1) or a torch CUDA tensor works")
+            raise ValueError(
+                f"{name}: lies on DLPack device type {kind}; host memory (1) or a torch CUDA tensor works"
+            )
         try:
             return np.from_dlpack(x)
         except (BufferError, RuntimeError, TypeError):
             return np.asarray(x)  # bfloat16 of libraries whose DLPack numpy cannot name (jax, ml_dtypes)
-    raise TypeError(f"{name}: {type(x).__name__}; pass a numpy array, a DLPack array in host memory or a torch tensor")
+    raise TypeError(
+        f"{name}: {type(x).__name__}; pass a numpy array, a DLPack array in host memory or a torch tensor"
+    )
 
 
 def describe(name: str, x: Optional[np.ndarray]) -> Optional[tuple]:
@@ -33,10 +37,15 @@ def describe(name: str, x: Optional[np.ndarray]) -> Optional[tuple]:
         return None
     code = _DTYPES.get(x.dtype.name)
     if code is None:
-        raise TypeError(f"{name}: dtype {x.dtype}; must be float32, float16 or ml_dtypes.bfloat16 (masks: bool; indices: int32, int64)")
+        raise TypeError(
+            f"{name}: dtype {x.dtype}; must be float32, float16 or ml_dtypes.bfloat16 "
+            "(masks: bool; indices: int32, int64)"
+        )
     size = x.dtype.itemsize
     if any(s % size for s in x.strides):
-        raise ValueError(f"{name}: strides {x.strides} bytes are not multiples of the element size {size}; copy it first")
+        raise ValueError(
+            f"{name}: strides {x.strides} bytes are not multiples of the element size {size}; copy it first"
+        )
     return (x.ctypes.data, code, _CPU, 0, x.shape, tuple(s // size for s in x.strides))
 
 
@@ -52,13 +61,27 @@ def _output(name: str, given: Any, shape: tuple, dtype: Any) -> np.ndarray:
     return given
 
 
-def attention(q: Any, k: Any, v: Any, *, out: Any = None, lse: Any = None, return_lse: bool = False, tensors: dict, options: dict) -> Any:
-    arrays = {name: as_host_array(name, x) for name, x in dict(tensors, q=q, k=k, v=v).items() if x is not None}
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    out: Any = None,
+    lse: Any = None,
+    return_lse: bool = False,
+    tensors: dict,
+    options: dict,
+) -> Any:
+    arrays = {
+        name: as_host_array(name, x) for name, x in dict(tensors, q=q, k=k, v=v).items() if x is not None
+    }
     q, v = arrays["q"], arrays["v"]
     packed = "cu_seqlens_q" in arrays
     rank = 3 if packed else 4
     if q.ndim != rank or v.ndim != rank:
-        raise ValueError(f"q: shape {q.shape}, v: shape {v.shape}; must be {'(T, H, D)' if packed else '(B, S, H, D)'}")
+        raise ValueError(
+            f"q: shape {q.shape}, v: shape {v.shape}; must be {'(T, H, D)' if packed else '(B, S, H, D)'}"
+        )
     arrays["out"] = _output("out", out, q.shape[:-1] + v.shape[-1:], q.dtype)
     if return_lse or lse is not None:
         arrays["lse"] = _output("lse", lse, _lse_shape(q, packed), np.float32)
@@ -67,7 +90,9 @@ def attention(q: Any, k: Any, v: Any, *, out: Any = None, lse: Any = None, retur
     return (arrays["out"], arrays["lse"]) if return_lse else arrays["out"]
 
 
-def attention_backward(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, dlse: Any = None, tensors: dict, options: dict) -> dict:
+def attention_backward(
+    dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, dlse: Any = None, tensors: dict, options: dict
+) -> dict:
     inputs = dict(tensors, q=q, k=k, v=v, out=out, lse=lse, dout=dout, dlse=dlse)
     arrays = {name: as_host_array(name, x) for name, x in inputs.items() if x is not None}
     gradients = {"d" + name: np.empty(arrays[name].shape, arrays[name].dtype) for name in ("q", "k", "v")}
@@ -80,7 +105,10 @@ def attention_backward(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *,
 
 
 def merge(out_a: Any, lse_a: Any, out_b: Any, lse_b: Any) -> tuple:
-    parts = [as_host_array(n, x) for n, x in (("out_a", out_a), ("lse_a", lse_a), ("out_b", out_b), ("lse_b", lse_b))]
+    parts = [
+        as_host_array(n, x)
+        for n, x in (("out_a", out_a), ("lse_a", lse_a), ("out_b", out_b), ("lse_b", lse_b))
+    ]
     out, lse = np.empty(parts[0].shape, parts[0].dtype), np.empty(parts[1].shape, np.float32)
     names = ("out_a", "lse_a", "out_b", "lse_b", "out", "lse")
     _core.merge(tuple(describe(n, x) for n, x in zip(names, [*parts, out, lse])), 0)

@@ -11,9 +11,27 @@ FORWARD, BACKWARD = 1, 2
 
 #: Order of the tensors in `_core.Call`.
 TENSORS = (
-    "q", "k", "v", "out", "lse", "bias", "mask", "alibi_slopes", "sink", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k",
-    "dout", "dlse", "dq", "dk", "dv", "dbias", "dsink",
-)  # fmt: skip
+    "q",
+    "k",
+    "v",
+    "out",
+    "lse",
+    "bias",
+    "mask",
+    "alibi_slopes",
+    "sink",
+    "cu_seqlens_q",
+    "cu_seqlens_k",
+    "seqused_q",
+    "seqused_k",
+    "dout",
+    "dlse",
+    "dq",
+    "dk",
+    "dv",
+    "dbias",
+    "dsink",
+)
 
 ALIGNMENTS = {"bottom-right": False, "top-left": True}
 

@@ -1,7 +1,8 @@
 """PyTorch: `tilewise::forward` and `tilewise::backward` as custom ops with exact fakes and autograd.
 
-Registered from Python, so that one wheel serves every torch >= 2.10. The ops take torch tensors apart into addresses, shapes and
-strides; workspace comes from torch's allocator, the stream is the current one of the tensors' device.
+Registered from Python, so that one wheel serves every torch >= 2.10. The ops take torch tensors apart into
+addresses, shapes and strides; workspace comes from torch's allocator, the stream is the current one of the
+tensors' device.
 """
 
 from __future__ import annotations
@@ -16,8 +17,14 @@ from . import _core
 from ._options import BACKWARD, FORWARD, TENSORS, make_options
 
 _DTYPES = {
-    torch.float32: 1, torch.float16: 2, torch.bfloat16: 3, torch.bool: 4, torch.uint8: 4, torch.int32: 5, torch.int64: 6,
-}  # fmt: skip
+    torch.float32: 1,
+    torch.float16: 2,
+    torch.bfloat16: 3,
+    torch.bool: 4,
+    torch.uint8: 4,
+    torch.int32: 5,
+    torch.int64: 6,
+}
 _CPU, _CUDA = 1, 2
 
 
@@ -26,7 +33,10 @@ def describe(name: str, t: Optional[Tensor]) -> Optional[tuple]:
         return None
     code = _DTYPES.get(t.dtype)
     if code is None:
-        raise TypeError(f"{name}: dtype {t.dtype}; must be float32, float16 or bfloat16 (masks: bool; indices: int32, int64)")
+        raise TypeError(
+            f"{name}: dtype {t.dtype}; must be float32, float16 or bfloat16 "
+            "(masks: bool; indices: int32, int64)"
+        )
     if t.is_cuda:
         return (t.data_ptr(), code, _CUDA, t.get_device(), t.shape, t.stride())
     if t.device.type != "cpu":
@@ -35,12 +45,18 @@ def describe(name: str, t: Optional[Tensor]) -> Optional[tuple]:
 
 
 # torch >= 2.10 hands its tensors to C without Python calls; the tuples of describe() are the slow way round.
-_direct = _core.use_exchange_api(Tensor.__dlpack_c_exchange_api__) if hasattr(Tensor, "__dlpack_c_exchange_api__") else False
+_direct = (
+    _core.use_exchange_api(Tensor.__dlpack_c_exchange_api__)
+    if hasattr(Tensor, "__dlpack_c_exchange_api__")
+    else False
+)
 
 cached_options = functools.lru_cache(maxsize=256)(make_options)
 
 
-def run(pass_: int, tensors: tuple[Optional[Tensor], ...], options: Any, rng_state: Optional[Tensor] = None) -> None:
+def run(
+    pass_: int, tensors: tuple[Optional[Tensor], ...], options: Any, rng_state: Optional[Tensor] = None
+) -> None:
     """Executes a pass; `tensors` in the order of _options.TENSORS, trailing ones may be left out."""
     q = tensors[0]
     assert q is not None
@@ -73,19 +89,62 @@ def _gradient_like(t: Optional[Tensor], wanted: bool, dtype: Optional[torch.dtyp
 
 @torch.library.custom_op("tilewise::forward", mutates_args=())
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, bias: Optional[Tensor], mask: Optional[Tensor], alibi_slopes: Optional[Tensor],
-    sink: Optional[Tensor], cu_seqlens_q: Optional[Tensor], cu_seqlens_k: Optional[Tensor], seqused_q: Optional[Tensor],
-    seqused_k: Optional[Tensor], rng_state: Optional[Tensor], scale: Optional[float], softcap: float, causal: bool,
-    alignment: str, window_left: int, window_right: int, dropout_p: float, max_seqlen_q: int, max_seqlen_k: int,
-    deterministic: bool, batch_invariant: bool, threads: int, algorithm: str,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Optional[Tensor],
+    mask: Optional[Tensor],
+    alibi_slopes: Optional[Tensor],
+    sink: Optional[Tensor],
+    cu_seqlens_q: Optional[Tensor],
+    cu_seqlens_k: Optional[Tensor],
+    seqused_q: Optional[Tensor],
+    seqused_k: Optional[Tensor],
+    rng_state: Optional[Tensor],
+    scale: Optional[float],
+    softcap: float,
+    causal: bool,
+    alignment: str,
+    window_left: int,
+    window_right: int,
+    dropout_p: float,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    deterministic: bool,
+    batch_invariant: bool,
+    threads: int,
+    algorithm: str,
+) -> tuple[Tensor, Tensor]:
     out, lse = _outputs(q, v, cu_seqlens_q is not None)
     options = cached_options(
-        scale=scale, softcap=softcap, causal=causal, alignment=alignment, window=(window_left, window_right),
-        dropout_p=dropout_p, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, deterministic=deterministic,
-        batch_invariant=batch_invariant, threads=threads, algorithm=algorithm,
-    )  # fmt: skip
-    tensors = (q, k, v, out, lse, bias, mask, alibi_slopes, sink, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k)
+        scale=scale,
+        softcap=softcap,
+        causal=causal,
+        alignment=alignment,
+        window=(window_left, window_right),
+        dropout_p=dropout_p,
+        max_seqlen_q=max_seqlen_q,
+        max_seqlen_k=max_seqlen_k,
+        deterministic=deterministic,
+        batch_invariant=batch_invariant,
+        threads=threads,
+        algorithm=algorithm,
+    )
+    tensors = (
+        q,
+        k,
+        v,
+        out,
+        lse,
+        bias,
+        mask,
+        alibi_slopes,
+        sink,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        seqused_q,
+        seqused_k,
+    )
     run(FORWARD, tensors, options, rng_state)
     return out, lse
 
@@ -97,24 +156,76 @@ def _(q, k, v, bias, mask, alibi_slopes, sink, cu_seqlens_q, *_rest):
 
 @torch.library.custom_op("tilewise::backward", mutates_args=())
 def backward(
-    dout: Tensor, dlse: Optional[Tensor], out: Tensor, lse: Tensor, want_dbias: bool, want_dsink: bool,
-    q: Tensor, k: Tensor, v: Tensor, bias: Optional[Tensor], mask: Optional[Tensor], alibi_slopes: Optional[Tensor],
-    sink: Optional[Tensor], cu_seqlens_q: Optional[Tensor], cu_seqlens_k: Optional[Tensor], seqused_q: Optional[Tensor],
-    seqused_k: Optional[Tensor], rng_state: Optional[Tensor], scale: Optional[float], softcap: float, causal: bool,
-    alignment: str, window_left: int, window_right: int, dropout_p: float, max_seqlen_q: int, max_seqlen_k: int,
-    deterministic: bool, batch_invariant: bool, threads: int, algorithm: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    dout: Tensor,
+    dlse: Optional[Tensor],
+    out: Tensor,
+    lse: Tensor,
+    want_dbias: bool,
+    want_dsink: bool,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Optional[Tensor],
+    mask: Optional[Tensor],
+    alibi_slopes: Optional[Tensor],
+    sink: Optional[Tensor],
+    cu_seqlens_q: Optional[Tensor],
+    cu_seqlens_k: Optional[Tensor],
+    seqused_q: Optional[Tensor],
+    seqused_k: Optional[Tensor],
+    rng_state: Optional[Tensor],
+    scale: Optional[float],
+    softcap: float,
+    causal: bool,
+    alignment: str,
+    window_left: int,
+    window_right: int,
+    dropout_p: float,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    deterministic: bool,
+    batch_invariant: bool,
+    threads: int,
+    algorithm: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     dbias, dsink = _gradient_like(bias, want_dbias), _gradient_like(sink, want_dsink)
     options = cached_options(
-        scale=scale, softcap=softcap, causal=causal, alignment=alignment, window=(window_left, window_right),
-        dropout_p=dropout_p, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, deterministic=deterministic,
-        batch_invariant=batch_invariant, threads=threads, algorithm=algorithm,
-    )  # fmt: skip
+        scale=scale,
+        softcap=softcap,
+        causal=causal,
+        alignment=alignment,
+        window=(window_left, window_right),
+        dropout_p=dropout_p,
+        max_seqlen_q=max_seqlen_q,
+        max_seqlen_k=max_seqlen_k,
+        deterministic=deterministic,
+        batch_invariant=batch_invariant,
+        threads=threads,
+        algorithm=algorithm,
+    )
     tensors = (
-        q, k, v, out, lse, bias, mask, alibi_slopes, sink, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, dout, dlse, dq, dk,
-        dv, dbias if want_dbias else None, dsink if want_dsink else None,
-    )  # fmt: skip
+        q,
+        k,
+        v,
+        out,
+        lse,
+        bias,
+        mask,
+        alibi_slopes,
+        sink,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        seqused_q,
+        seqused_k,
+        dout,
+        dlse,
+        dq,
+        dk,
+        dv,
+        dbias if want_dbias else None,
+        dsink if want_dsink else None,
+    )
     run(BACKWARD, tensors, options, rng_state)
     return dq, dk, dv, dbias, dsink
 
@@ -162,24 +273,30 @@ _forward_kernel = forward._init_fn
 
 
 def _plain(*tensors: Optional[Tensor]) -> bool:
-    """No autograd, tracing or subclass is involved: the op's body can run without the dispatcher in between."""
+    """No autograd, tracing or subclass is involved: the op's body can run without the dispatcher in
+    between."""
     if torch.compiler.is_compiling():
         return False
     if torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None:
         return False
     grad = torch.is_grad_enabled()
     for t in tensors:
-        if t is not None and ((type(t) is not Tensor and type(t) is not torch.nn.Parameter) or (grad and t.requires_grad)):
+        if t is not None and (
+            (type(t) is not Tensor and type(t) is not torch.nn.Parameter) or (grad and t.requires_grad)
+        ):
             return False
     return True
 
 
 def new_rng_state(device: torch.device) -> Tensor:
-    """Philox {seed, offset} for one call, drawn on `device` from torch's default generator: fresh per call and per graph replay."""
+    """Philox {seed, offset} for one call, drawn on `device` from torch's default generator: fresh per call
+    and per graph replay."""
     return torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, device=device)
 
 
-def forward_with_lse(q: Tensor, k: Tensor, v: Tensor, tensors: dict, options: dict, rng_state: Optional[Tensor] = None):
+def forward_with_lse(
+    q: Tensor, k: Tensor, v: Tensor, tensors: dict, options: dict, rng_state: Optional[Tensor] = None
+):
     """(out, lse, rng_state), differentiable; `options` as tilewise.attention has them."""
     if torch.is_autocast_enabled(q.device.type):
         dtype = torch.get_autocast_dtype(q.device.type)
@@ -199,19 +316,40 @@ def forward_with_lse(q: Tensor, k: Tensor, v: Tensor, tensors: dict, options: di
     if slopes is not None and slopes.dtype != torch.float32:
         slopes = slopes.float()
     arguments = (
-        q, k, v, tensors.get("bias"), tensors.get("mask"), slopes, sink, tensors.get("cu_seqlens_q"), tensors.get("cu_seqlens_k"),
-        tensors.get("seqused_q"), tensors.get("seqused_k"), rng_state, options.get("scale"), float(options.get("softcap") or 0.0),
-        bool(options.get("causal", False)), options.get("alignment", "bottom-right"),
-        -1 if window[0] is None else int(window[0]), -1 if window[1] is None else int(window[1]), dropout_p,
-        int(options.get("max_seqlen_q") or 0), int(options.get("max_seqlen_k") or 0), deterministic,
-        bool(options.get("batch_invariant", False)), int(options.get("threads", 0)), options.get("algorithm") or "",
-    )  # fmt: skip
+        q,
+        k,
+        v,
+        tensors.get("bias"),
+        tensors.get("mask"),
+        slopes,
+        sink,
+        tensors.get("cu_seqlens_q"),
+        tensors.get("cu_seqlens_k"),
+        tensors.get("seqused_q"),
+        tensors.get("seqused_k"),
+        rng_state,
+        options.get("scale"),
+        float(options.get("softcap") or 0.0),
+        bool(options.get("causal", False)),
+        options.get("alignment", "bottom-right"),
+        -1 if window[0] is None else int(window[0]),
+        -1 if window[1] is None else int(window[1]),
+        dropout_p,
+        int(options.get("max_seqlen_q") or 0),
+        int(options.get("max_seqlen_k") or 0),
+        deterministic,
+        bool(options.get("batch_invariant", False)),
+        int(options.get("threads", 0)),
+        options.get("algorithm") or "",
+    )
     kernel = _forward_kernel if _plain(*arguments[:_TENSOR_INPUTS]) else forward
     out, lse = kernel(*arguments)
     return out, lse, rng_state
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: bool, out: Optional[Tensor], tensors: dict, options: dict) -> Any:
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, *, return_lse: bool, out: Optional[Tensor], tensors: dict, options: dict
+) -> Any:
     result, lse, _ = forward_with_lse(q, k, v, tensors, options)
     if out is not None:
         if torch.is_grad_enabled() and result.requires_grad:

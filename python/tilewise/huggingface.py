@@ -3,8 +3,9 @@
     import tilewise.huggingface                                     # registers the name
     model = AutoModelForCausalLM.from_pretrained(..., attn_implementation="tilewise")
 
-Padding masks become lengths where they are plain left-aligned or boolean masks otherwise, packed position ids become cu_seqlens;
-sliding window, softcap, sinks, GQA and value head dims of their own go straight to the kernels.
+Padding masks become lengths where they are plain left-aligned or boolean masks otherwise, packed position
+ids become cu_seqlens; sliding window, softcap, sinks, GQA and value head dims of their own go straight to
+the kernels.
 """
 
 from __future__ import annotations
@@ -20,8 +21,15 @@ NAME = "tilewise"
 
 
 def _packed_offsets(position_ids: Optional[Tensor], batch: int, length: int) -> Optional[Tensor]:
-    """cu_seqlens of sequences packed into one batch entry, read off position ids that restart; None when nothing is packed."""
-    if position_ids is None or batch != 1 or position_ids.ndim != 2 or position_ids.shape != (1, length) or length < 2:
+    """cu_seqlens of sequences packed into one batch entry, read off position ids that restart; None when
+    nothing is packed."""
+    if (
+        position_ids is None
+        or batch != 1
+        or position_ids.ndim != 2
+        or position_ids.shape != (1, length)
+        or length < 2
+    ):
         return None
     positions = position_ids[0]
     starts = torch.nonzero(positions[1:] != positions[:-1] + 1).flatten() + 1
@@ -32,10 +40,19 @@ def _packed_offsets(position_ids: Optional[Tensor], batch: int, length: int) -> 
 
 
 def attention(
-    module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Optional[Tensor], dropout: float = 0.0,
-    scaling: Optional[float] = None, sliding_window: Optional[int] = None, softcap: Optional[float] = None,
-    is_causal: Optional[bool] = None, s_aux: Optional[Tensor] = None, **kwargs: Any,
-) -> tuple[Tensor, None]:  # fmt: skip
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Optional[Tensor],
+    dropout: float = 0.0,
+    scaling: Optional[float] = None,
+    sliding_window: Optional[int] = None,
+    softcap: Optional[float] = None,
+    is_causal: Optional[bool] = None,
+    s_aux: Optional[Tensor] = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
     """query (B, H, Sq, D), key/value (B, Hk, Sk, D/Dv) -> (out (B, Sq, H, Dv), None)."""
     q, k, v = (t.transpose(1, 2) for t in (query, key, value))
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
@@ -53,7 +70,9 @@ def attention(
         longest_k = kwargs.get("max_length_k", kwargs.get("max_seqlen_k"))
         options.update(max_seqlen_q=int(longest_q or 0), max_seqlen_k=int(longest_k or 0))
         tensors.update(cu_seqlens_q=cu_q, cu_seqlens_k=cu_k)
-        out, _, _ = _torch.forward_with_lse(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), tensors, options)
+        out, _, _ = _torch.forward_with_lse(
+            q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), tensors, options
+        )
         return out.view(*q.shape[:3], v.shape[-1]), None
 
     if attention_mask is not None:

@@ -80,7 +80,8 @@ tw_status tw_plan_execute(const tw_plan* plan, const tw_attention* a, void* work
 tw_status tw_plan_explain(const tw_plan* plan, char* text, size_t capacity, size_t* length) {
   return capi::guard([&] {
     const tw_plan& p = *need(plan, "plan");
-    capi::copy_text(plan::explain(p.problem, p.decision, p.execution->workspace()) + p.execution->details(), text, capacity, length);
+    capi::copy_text(plan::explain(p.problem, p.decision, p.execution->workspace()) + p.execution->details(),
+                    text, capacity, length);
   });
 }
 

@@ -127,6 +127,12 @@ std::string forced_name(const Problem& p) {
 
 }  // namespace
 
+std::vector<std::string> cuda_algorithms() {
+  std::vector<std::string> list;
+  for (const Candidate& c : kCandidates) list.push_back(c.name);
+  return list;
+}
+
 Decision decide_cuda(const Problem& p, const CudaMachine& m) {
   if (!m.unavailable.empty()) fail(TW_UNSUPPORTED, "CUDA tensors: ", m.unavailable);
   const std::string forced = forced_name(p);

@@ -26,6 +26,9 @@ struct CudaChoice {
   std::vector<Config> kernels;  // the family's, in launch order
 };
 
+// The names that force a CUDA algorithm, best first.
+std::vector<std::string> cuda_algorithms();
+
 // A GPU of this compute capability that need not be here: for compiling ahead of time. `unavailable` when
 // there is no such GPU.
 CudaMachine machine_of_arch(int arch);

@@ -241,13 +241,7 @@ std::string layout(Case c, const std::string& algorithm) {
   const std::vector<Attention::Named> tx = x.tensors(), ty = y.tensors();
   for (size_t n = 0; n < tx.size(); ++n) {
     if (!*tx[n].tensor || tx[n].forward_output || tx[n].backward_output) continue;
-    Tensor &from = *ty[n].tensor, &to = *tx[n].tensor;
-    i64 size[4] = {1, 1, 1, 1};
-    std::copy(to.view.size, to.view.size + to.view.ndim, size);
-    for (i64 a = 0; a < size[0]; ++a)
-      for (i64 b = 0; b < size[1]; ++b)
-        for (i64 d = 0; d < size[2]; ++d)
-          for (i64 e = 0; e < size[3]; ++e) to.set(from.get(a, b, d, e), a, b, d, e);
+    tx[n].tensor->copy_elements(*ty[n].tensor);
   }
   run_all(x, algorithm);
   run_all(y, algorithm);

@@ -5,9 +5,11 @@
 #include <limits>
 #include <map>
 #include <numbers>
+#include <optional>
 #include <sstream>
 
 #include "core/error.h"
+#include "support/gpu.h"
 
 namespace tilewise::test {
 namespace {
@@ -190,7 +192,8 @@ Tensor Attention::rows_tensor(i64 S, i64 total, i64 heads, i64 width, u64 stream
                   : Tensor(c.dtype, {c.B, S, heads, width}, layout);
 }
 
-Attention::Attention(const Case& given) : c(given), length(lengths(given)) {
+Attention::Attention(const Case& given, const std::vector<Length>& given_lengths)
+    : c(given), length(given_lengths) {
   make_inputs();
   make_scores();
   if (c.backward) make_gradients();
@@ -383,13 +386,22 @@ tw_status Attention::run(tw_pass pass, const std::string& algorithm) {
     t.tensor->remember();
   }
   a.options.algorithm = algorithm.empty() ? nullptr : algorithm.c_str();
+  tw_attention call = a;
+  std::optional<OnGpu> gpu;
+  if (is_gpu_algorithm(algorithm)) {
+    std::vector<Tensor*> present;
+    for (Named& t : tensors())
+      if (*t.tensor) present.push_back(t.tensor);
+    gpu.emplace(call, present);
+  }
   size_t need = 0;
-  if (const tw_status s = tw_attention_workspace(&a, pass, &need); s != TW_OK) return s;
+  if (const tw_status s = tw_attention_workspace(&call, pass, &need); s != TW_OK) return s;
   constexpr size_t kEdge = 256;
   std::vector<unsigned char> workspace(need + 3 * kEdge, 0xFF);  // NaN in every dtype
   unsigned char* start = workspace.data() + kEdge;
   start += (kEdge - reinterpret_cast<uintptr_t>(start) % kEdge) % kEdge;
-  const tw_status status = tw_attention_run(&a, pass, start, need, nullptr);
+  const tw_status status = gpu ? gpu->run(call, pass, workspace, size_t(start - workspace.data()), need)
+                               : tw_attention_run(&call, pass, start, need, nullptr);
   for (const unsigned char* x = workspace.data(); x != workspace.data() + workspace.size(); ++x)
     if ((x < start || x >= start + need) && *x != 0xFF && damage.empty())
       damage = cat("workspace: byte ", x - start, " of ", need, " was overwritten");

@@ -49,7 +49,8 @@ struct Length {
 std::vector<Length> lengths(const Case& c);
 
 struct Attention {
-  explicit Attention(const Case& c);
+  explicit Attention(const Case& given) : Attention(given, lengths(given)) {}
+  Attention(const Case& given, const std::vector<Length>& given_lengths);
   Attention(const Attention&) = delete;  // `a` points into the tensors
 
   Case c;
@@ -60,6 +61,8 @@ struct Attention {
 
   // Copies the views into `a`: after a tensor was replaced.
   void bind();
+  // Poisons the inputs and sets the values of all that takes part: after the mask was changed.
+  void fill();
   // Where row (sequence b, position i) of q or k lives.
   i64 batch_index(i64 b) const { return c.varlen ? 0 : b; }
   i64 q_row(i64 b, i64 i) const { return c.varlen ? q_start[size_t(b)] + i : i; }
@@ -91,7 +94,6 @@ struct Attention {
   void make_inputs();
   void make_scores();
   void make_gradients();
-  void fill();
   char layout_of(u64 stream, bool output) const;
   Tensor rows_tensor(i64 S, i64 total, i64 heads, i64 width, u64 stream, bool output) const;
 };

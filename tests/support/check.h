@@ -16,9 +16,11 @@ struct Outcome {
 };
 
 // Forward, or forward and backward, judged by the contract's accuracy rule.
+Outcome check_attention(Attention& x, const std::string& algorithm);
 Outcome check_case(const Case& c, const std::string& algorithm);
 
-// Every algorithm that can be forced here: the usable CPU instruction sets.
+// Every algorithm that can be forced here: the usable CPU instruction sets, and those of the GPU where there
+// is one.
 std::vector<std::string> algorithms();
 
 // The simplest case found, by halving sizes and dropping features, for which `fails` still holds.

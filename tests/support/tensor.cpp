@@ -89,6 +89,12 @@ void Tensor::fill_elements(double x) {
   each_offset([&](i64 at) { store(at, x); });
 }
 
+void Tensor::copy_elements(const Tensor& from) {
+  const std::vector<double> dense = from.values();
+  size_t index = 0;
+  each_offset([&](i64 at) { store(at, dense[index++]); });
+}
+
 std::vector<double> Tensor::values() const {
   std::vector<double> all;
   each_offset([&](i64 at) { all.push_back(load(at)); });

@@ -28,16 +28,15 @@ class Tensor {
   double get(i64 a, i64 b = 0, i64 c = 0, i64 d = 0) const { return load(offset(a, b, c, d)); }
   void set(double x, i64 a, i64 b = 0, i64 c = 0, i64 d = 0) { store(offset(a, b, c, d), x); }
 
-  void fill_storage(double x);           // every element of the storage, gaps and guards too
-  void fill_elements(double x);          // the tensor's own elements only
-  std::vector<double> values() const;    // the tensor's own elements, dense
-  std::vector<std::byte> bytes() const;  // the same, as bits
+  void fill_storage(double x);             // every element of the storage, gaps and guards too
+  void fill_elements(double x);            // the tensor's own elements only
+  void copy_elements(const Tensor& from);  // of the same shape, in any layout
+  std::vector<double> values() const;      // the tensor's own elements, dense
+  std::vector<std::byte> bytes() const;    // the same, as bits
 
   void remember();
   // What changed since remember(): "" or a sentence. Outputs may change their own elements.
   std::string damage(const char* name, bool output) const;
-
-  std::vector<std::byte>& storage() { return storage_; }
 
  private:
   i64 offset(i64 a, i64 b, i64 c, i64 d) const {
