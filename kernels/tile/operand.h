@@ -91,6 +91,16 @@ requires(E != Element::fp32) struct Mma<E> {
     return {{pack(c0[0], c0[1]), pack(c0[2], c0[3]), pack(c1[0], c1[1]), pack(c1[2], c1[3])}};
   }
 
+  // The A operand of depths k.. of a product over the columns of an accumulator row block, and its partner.
+  template <int NT>
+  static TILEWISE_INLINE A a_of_row(const float (&c)[NT][4], int k) {
+    return a_of(c[k / 8], c[k / 8 + 1]);
+  }
+  template <class Tile>
+  static TILEWISE_INLINE B2 b_across_row(Tile t, int lane, int n, int k) {
+    return b_across(t, lane, n, k);
+  }
+
   static TILEWISE_INLINE void multiply(float (&c)[4], const A& a, const B2& b, int half) {
     if constexpr (E == Element::bf16)
       ptx::mma_bf16(c, a.r, b.r[half * 2], b.r[half * 2 + 1]);
@@ -167,6 +177,22 @@ struct Mma<Element::fp32> {
     B2 b;
     for (int i = 0; i < 4; ++i)
       split(ptx::ld_shared(t.element(k + q + (i & 1) * 4, n + g + (i >> 1) * 8)), b.high[i], b.low[i]);
+    return b;
+  }
+  // The order of k inside an instruction is free: depth q stands for column 2q, depth q + 4 for 2q + 1, so
+  // that accumulators are operands as they are.
+  template <int NT>
+  static TILEWISE_INLINE A a_of_row(const float (&c)[NT][4], int k) {
+    A a;
+    for (int i = 0; i < 4; ++i) split(ptx::bits_of(c[k / 8][(i & 1) * 2 + (i >> 1)]), a.high[i], a.low[i]);
+    return a;
+  }
+  template <class Tile>
+  static TILEWISE_INLINE B2 b_across_row(Tile t, int lane, int n, int k) {
+    const int g = lane >> 2, q = lane & 3;
+    B2 b;
+    for (int i = 0; i < 4; ++i)
+      split(ptx::ld_shared(t.element(k + 2 * q + (i & 1), n + g + (i >> 1) * 8)), b.high[i], b.low[i]);
     return b;
   }
   static TILEWISE_INLINE void multiply(float (&c)[4], const A& a, const B2& b, int half) {
