@@ -51,6 +51,12 @@ int run(int argc, char** argv) {
   cli::add_explain(app);
   cli::add_info(app);
   cli::add_demo(app);
+  if (argc > 1 && *argv[1] != '-' && !app.get_subcommand_no_throw(argv[1])) {
+    std::string verbs;
+    for (const CLI::App* verb : app.get_subcommands({}))
+      verbs += (verbs.empty() ? "" : ", ") + verb->get_name();
+    invalid("'", argv[1], "' is not a verb; must be one of ", verbs);
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {
