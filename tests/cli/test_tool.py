@@ -83,3 +83,17 @@ def test_a_file_size_limit_leaves_nothing(qkv):
                             capture_output=True, text=True)
     assert result.returncode == 1 and "cannot write" in result.stderr
     assert sorted(p.name for p in qkv.folder.iterdir()) == ["do.npy", "k.npy", "q.npy", "v.npy"]
+
+
+def test_progress_bar_on_a_terminal_only(long_work):
+    """Standard error is a pseudo-terminal: a bar appears; elsewhere nothing does."""
+    here, there = os.openpty()
+    process = subprocess.Popen([TOOL, *ATTEND], cwd=long_work.folder, stderr=there, env={**os.environ, "TILEWISE_ISA": "scalar"})
+    os.close(there)
+    seen = b""
+    while b"%" not in seen:
+        seen += os.read(here, 1000)
+    process.send_signal(signal.SIGINT)
+    process.wait(30)
+    os.close(here)
+    assert seen.startswith(b"\rforward ") and process.returncode == -signal.SIGINT
