@@ -150,3 +150,33 @@ def test_overwrites_an_old_result(qkv):
     qkv.save("o.npy", np.zeros(3))
     qkv.good(*ATTEND)
     assert qkv.load("o.npy").shape == (2, 20, 4, 16)
+
+
+GRAD = ["grad", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--dout", "do.npy", "--dq", "dq.npy", "--dk", "dk.npy",
+        "--dv", "dv.npy"]
+
+
+def test_gradients_agree_with_differences(qkv):
+    """Along a random direction of q, k and v, the loss sum(out * dout) changes as the gradients say."""
+    qkv.good(*GRAD, "--causal", "--check")
+    rng = np.random.default_rng(5)
+    predicted, moved = 0.0, []
+    for name in "qkv":
+        direction = rng.standard_normal(getattr(qkv, name).shape)
+        predicted += (qkv.load(f"d{name}.npy").astype(np.float64) * direction).sum()
+        moved.append((getattr(qkv, name), direction))
+    losses = [(reference(*(x + e * d for x, d in moved), causal(20, 30))[0] * qkv.do).sum() for e in (1e-5, -1e-5)]
+    assert abs(predicted - (losses[0] - losses[1]) / 2e-5) < 1e-4 * max(1, abs(predicted))
+
+
+def test_gradients_of_bias_and_sink(qkv):
+    rng = np.random.default_rng(6)
+    bias = qkv.save("b.npy", rng.standard_normal((1, 4, 1, 30), np.float32))
+    qkv.save("s.npy", rng.standard_normal(4, np.float32))
+    qkv.save("dl.npy", rng.standard_normal((2, 4, 20), np.float32))
+    text = qkv.good(*GRAD, "--bias", "b.npy", "--sink", "s.npy", "--dlse", "dl.npy", "--dbias", "db.npy", "--dsink", "ds.npy",
+                    "--out", "o.npy", "--lse", "l.npy", "--check")
+    assert qkv.load("db.npy").shape == bias.shape and qkv.load("ds.npy").shape == (4,)
+    assert "dbias" in text and "dsink" in text
+    qkv.good(*ATTEND[:-1], "forward.npy", "--bias", "b.npy", "--sink", "s.npy")
+    assert (qkv.load("forward.npy") == qkv.load("o.npy")).all()

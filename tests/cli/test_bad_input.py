@@ -181,3 +181,23 @@ def test_verbs(tool):
     tool.bad("bench", "--against", "magic", says="--against: 'magic'")
     tool.bad("bench", "--clock", "sun", says="--clock: 'sun'")
     tool.bad("bench", "--dim", "64,,8", says="--dim")
+
+
+GRAD = ["grad", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--dout", "do.npy", "--dq", "dq.npy", "--dk", "dk.npy"]
+
+
+@pytest.mark.parametrize("arguments, says", [
+    ([], ["--dv: missing"]),
+    (["--dv", "dq.npy"], ["--dv: 'dq.npy' is also --dq's file"]),
+    (["--dv", "dv.npy", "--dbias", "db.npy"], ["--dbias", "--bias"]),
+    (["--dv", "dv.npy", "--dsink", "ds.npy"], ["--dsink", "--sink"]),
+    (["--dv", "dv.npy", "--dlse", "q.npy"], ["dlse"]),
+    (["--dv", "v.npy"], ["--dv: 'v.npy' is also --v's file"]),
+])
+def test_gradient_options(qkv, arguments, says):
+    qkv.bad(*GRAD, *arguments, says=says)
+
+
+def test_gradient_shapes(qkv):
+    qkv.save("do.npy", np.zeros((2, 20, 4, 8), np.float32))
+    qkv.bad(*GRAD, "--dv", "dv.npy", says=["dout", "(2, 20, 4, 8)"])

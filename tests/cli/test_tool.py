@@ -1,6 +1,7 @@
 """The verbs without files, and what an interruption leaves behind."""
 import json
 import os
+import select
 import signal
 import subprocess
 import time
@@ -92,6 +93,7 @@ def test_progress_bar_on_a_terminal_only(long_work):
     os.close(there)
     seen = b""
     while b"%" not in seen:
+        assert select.select([here], [], [], 60)[0], "no progress bar after a minute"
         seen += os.read(here, 1000)
     process.send_signal(signal.SIGINT)
     process.wait(30)
