@@ -21,5 +21,6 @@ void add_bench(CLI::App& app);
 void add_explain(CLI::App& app);
 void add_info(CLI::App& app);
 void add_demo(CLI::App& app);
+void add_compile(CLI::App& app);
 
 }  // namespace tilewise::cli

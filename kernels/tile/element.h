@@ -5,7 +5,6 @@
 #include "../ptx/convert.h"
 #include "../ptx/memory.h"
 #include "../shared/config.h"
-#include "../shared/params.h"
 
 namespace tilewise::tile {
 

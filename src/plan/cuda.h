@@ -33,8 +33,9 @@ std::vector<std::string> cuda_algorithms();
 // there is no such GPU.
 CudaMachine machine_of_arch(int arch);
 
-// Problems that together need the kernels a user will meet: element types, head dims, masks, layouts and each
-// feature, forward and backward. `tilewise compile --all` and the tests plan and compile them all.
-std::vector<Problem> common_problems();
+// The kernels that a user of this GPU will meet: those of every algorithm over problems that vary element
+// type, head dim, mask, layout and each feature, forward and backward. `tilewise compile --all` builds them,
+// the tests compile them.
+std::vector<Config> listed_kernels(int arch);
 
 }  // namespace tilewise::plan

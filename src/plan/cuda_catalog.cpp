@@ -1,18 +1,22 @@
+// The kernels that usual problems need, and the GPUs that they can be built for without one at hand.
+#include <algorithm>
+
 #include "core/error.h"
 #include "core/problem.h"
 #include "plan/cuda.h"
+#include "plan/decision.h"
 
 namespace tilewise::plan {
 namespace {
 
 View contiguous(tw_dtype dtype, i64 S, i64 H, i64 D) { return {nullptr, dtype, {S * H * D, H * D, D, 1}}; }
 
-Problem problem(tw_pass pass, tw_dtype dtype, i64 D) {
+Problem problem(tw_pass pass, tw_dtype dtype, i64 D, i64 S = 1024) {
   Problem p;
   p.pass = pass;
   p.device = TW_CUDA;
   p.dtype = dtype;
-  p.B = 2, p.H = p.Hk = 4, p.Sq = p.Sk = 1024, p.D = p.Dv = D;
+  p.B = 2, p.H = p.Hk = 4, p.Sq = p.Sk = S, p.D = p.Dv = D;
   p.total_q = p.total_k = p.B * p.Sq;
   p.q = p.k = p.v = p.out = contiguous(dtype, p.Sq, p.H, D);
   p.lse.given = true;
@@ -47,6 +51,25 @@ void add_features(std::vector<Problem>& list, tw_pass pass, tw_dtype dtype, i64 
   if (pass == TW_BACKWARD) add([](Problem& p) { p.deterministic = true; });
 }
 
+std::vector<Problem> common_problems() {
+  std::vector<Problem> list;
+  for (tw_pass pass : {TW_FORWARD, TW_BACKWARD})
+    for (tw_dtype dtype : {TW_BF16, TW_FP16, TW_FP32}) {
+      for (i64 D : {32, 64, 96, 128, 192, 256})
+        for (bool causal : {false, true})
+          for (bool packed : {false, true})
+            for (i64 S : {1024, 4096}) {  // some tiles are chosen by the number of rows
+              Problem p = problem(pass, dtype, D, S);
+              p.causal = causal;
+              if (packed) make_packed(p);
+              list.push_back(p);
+            }
+      if (dtype != TW_FP32)
+        for (i64 D : {64, 128}) add_features(list, pass, dtype, D);
+    }
+  return list;
+}
+
 }  // namespace
 
 CudaMachine machine_of_arch(int arch) {
@@ -72,21 +95,26 @@ CudaMachine machine_of_arch(int arch) {
   return m;
 }
 
-std::vector<Problem> common_problems() {
-  std::vector<Problem> list;
-  for (tw_pass pass : {TW_FORWARD, TW_BACKWARD})
-    for (tw_dtype dtype : {TW_BF16, TW_FP16, TW_FP32}) {
-      for (i64 D : {32, 64, 96, 128, 192, 256})
-        for (bool causal : {false, true})
-          for (bool packed : {false, true}) {
-            Problem p = problem(pass, dtype, D);
-            p.causal = causal;
-            if (packed) make_packed(p);
-            list.push_back(p);
-          }
-      if (dtype != TW_FP32)
-        for (i64 D : {64, 128}) add_features(list, pass, dtype, D);
-    }
+std::vector<Config> listed_kernels(int arch) {
+  const CudaMachine m = machine_of_arch(arch);
+  std::vector<Config> list;
+  const auto add = [&](const Config& c) {
+    if (std::find(list.begin(), list.end(), c) == list.end()) list.push_back(c);
+  };
+  for (Problem p : common_problems())
+    for (const std::string& algorithm : cuda_algorithms()) try {
+        p.algorithm = algorithm.c_str();
+        for (const Config& c : std::get<CudaChoice>(decide_cuda(p, m).choice).kernels) add(c);
+      } catch (const Error& e) {
+        if (e.status() != TW_UNSUPPORTED) throw;
+      }
+  for (Element e : {Element::bf16, Element::fp32}) {  // the launcher's own, beside every family
+    Config uncovered;
+    uncovered.family = Family::common;
+    uncovered.kernel = Kernel::uncovered;
+    uncovered.element = e;
+    add(uncovered);
+  }
   return list;
 }
 

@@ -38,6 +38,8 @@ class Tensor {
   // What changed since remember(): "" or a sentence. Outputs may change their own elements.
   std::string damage(const char* name, bool output) const;
 
+  std::vector<std::byte>& storage() { return storage_; }
+
  private:
   i64 offset(i64 a, i64 b, i64 c, i64 d) const {
     const i64* s = view.stride;
