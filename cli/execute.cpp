@@ -1,8 +1,16 @@
 #include "cli/execute.h"
 
-#include <cstring>
+#include <unistd.h>
 
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <mutex>
+#include <thread>
+
+#include "cli/table.h"
 #include "core/dtype.h"
+#include "cpu/pool.h"
 #include "cuda/driver/memory.h"
 #include "tilewise/tilewise.hpp"
 
@@ -32,6 +40,42 @@ void execute_on_gpu(const tw_attention& host, tw_pass pass, DeviceName device) {
     if (use.output && tensor_bytes(t)) buffer.download((host.*use.tensor).data, tensor_bytes(t));
   }
 }
+
+// Draws the thread pool's progress from a thread of its own while it lives.
+class ProgressBar {
+ public:
+  explicit ProgressBar(const char* what) : what_(what) {
+    if (isatty(STDERR_FILENO)) thread_ = std::thread([this] { draw(); });
+  }
+  ~ProgressBar() {
+    if (!thread_.joinable()) return;
+    {
+      const std::lock_guard lock(mutex_);
+      finished_ = true;
+    }
+    wake_.notify_one();
+    thread_.join();
+  }
+
+ private:
+  void draw() {
+    std::unique_lock lock(mutex_);
+    auto finished = [this] { return finished_; };
+    if (wake_.wait_for(lock, std::chrono::seconds(1), finished)) return;
+    while (!wake_.wait_for(lock, std::chrono::milliseconds(100), finished)) {
+      const cpu::Progress p = cpu::progress();
+      const double share = p.tasks ? double(p.begun) / double(p.tasks) : 0;
+      std::fprintf(stderr, "\r%s %s %3.0f %%", what_, bar(share, 40).c_str(), 100 * share);
+    }
+    std::fprintf(stderr, "\r\033[K");
+  }
+
+  const char* what_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool finished_ = false;
+  std::thread thread_;  // last: it uses the others
+};
 
 }  // namespace
 
@@ -74,10 +118,9 @@ tw_attention planned(const tw_attention& a, tw_pass pass, DeviceName device) {
 }
 
 void execute(const tw_attention& a, tw_pass pass, DeviceName device) {
-  if (device.type == TW_CUDA)
-    execute_on_gpu(a, pass, device);
-  else
-    tw::run(a, pass);
+  if (device.type == TW_CUDA) return execute_on_gpu(a, pass, device);
+  const ProgressBar bar(pass == TW_FORWARD ? "forward" : "backward");
+  tw::run(a, pass);
 }
 
 }  // namespace tilewise::cli

@@ -21,6 +21,7 @@ tw_attention planned(const tw_attention& a, tw_pass pass, DeviceName device);
 // Bytes from the first element to the end of the last: tensors here have no negative strides.
 size_t tensor_bytes(const tw_tensor& t);
 
+// On a terminal, work of more than a second shows a progress bar on standard error.
 void execute(const tw_attention& a, tw_pass pass, DeviceName device);
 
 }  // namespace tilewise::cli

@@ -39,6 +39,15 @@ int report(const char* message, int code) {
   return code;
 }
 
+void check_verb(CLI::App& app, const std::string& given) {
+  std::string verbs;
+  for (const CLI::App* verb : app.get_subcommands({})) {
+    if (verb->get_name() == given) return;
+    verbs += (verbs.empty() ? "" : ", ") + verb->get_name();
+  }
+  invalid("'", given, "' is not a verb; must be one of ", verbs);
+}
+
 int run(int argc, char** argv) {
   CLI::App app("Exact attention, one tile at a time.", "tilewise");
   app.set_version_flag("--version", std::string("tilewise ") + tw_version());
@@ -52,6 +61,7 @@ int run(int argc, char** argv) {
   cli::add_info(app);
   cli::add_demo(app);
   cli::add_compile(app);
+  if (argc > 1 && *argv[1] != '-') check_verb(app, argv[1]);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {

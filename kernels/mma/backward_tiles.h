@@ -92,4 +92,39 @@ constexpr bool choose_backward_tiles(Config& c, int D, int Dv, int smem_limit) {
   return false;
 }
 
+// The dQ kernel of the deterministic backward (bwd_dq.cuh): 16 query rows a warp.
+constexpr int backward_dq_threads(const Config& c) { return c.warps * 32; }
+
+// Bytes of dynamic shared memory: Q, dO and `stages` buffers of K and V.
+constexpr int backward_dq_smem_bytes(const Config& c) {
+  return (c.Br + c.stages * c.Bc) * (c.d + c.dv) * (c.element == Element::fp32 ? 4 : 2);
+}
+
+constexpr u64 backward_dq_blocks(const Config& c, i64 B, i64 H, i64 Sq) {
+  return tile_blocks(c.Br, Sq, H, B);
+}
+
+constexpr bool choose_backward_dq_tiles(Config& c, int D, int Dv, int smem_limit) {
+  c.family = Family::mma;
+  c.kernel = Kernel::backward_dq;
+  c.d = tile_dim(D), c.dv = tile_dim(Dv);
+  if (!c.d || !c.dv) return false;
+  const int widest = c.d > c.dv ? c.d : c.dv;
+  const bool fp32 = c.element == Element::fp32;
+  c.warps = 4, c.Bc = widest <= 128 && !fp32 ? 64 : 32, c.stages = 2,
+  c.min_blocks = widest <= 128 && !fp32 ? 2 : 1;
+  c.Br = c.warps * 16;
+  while (backward_dq_smem_bytes(c) > smem_limit) {
+    if (c.stages > 1)
+      c.stages = 1;
+    else if (c.Bc > 16)
+      c.Bc /= 2;
+    else if (c.warps > 1)
+      c.warps /= 2, c.Br /= 2;
+    else
+      return false;
+  }
+  return true;
+}
+
 }  // namespace tilewise::mma

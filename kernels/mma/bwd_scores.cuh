@@ -101,6 +101,26 @@ struct Scores {
       }
   }
 
+  // The same for a fragment with queries in its rows and keys in its columns.
+  template <int NT>
+  TILEWISE_INLINE void hide_row(float (&x)[NT][4], i32 i, i32 j) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const i32 query = i + half * 8;
+      const Range<i32> seen = keys(query);
+      const u32 count = u32(seen.size());
+#pragma unroll
+      for (int nt = 0; nt < NT; ++nt)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const i32 column = j + nt * 8 + e;
+          bool on = u32(column - seen.begin) < count;
+          if (C.boolean_mask && on) on = unhidden(query, column);
+          if (!on) x[nt][half * 2 + e] = 0.0f;
+        }
+    }
+  }
+
   // The score in log2 units, and d score / d (scale q . k). Rows and keys past the end read the bias of the
   // last one.
   TILEWISE_INLINE float value(float qk, i32 i, i32 j, float& derivative) const {

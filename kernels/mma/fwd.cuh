@@ -54,7 +54,8 @@ TILEWISE_KERNEL(threads(c), c.min_blocks)
 forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   using Product = ForwardProducts<c>;
   constexpr int kThreads = threads(c), kTiles = Product::kTiles;
-  constexpr bool kCanHide = c.masked || c.boolean_mask;  // keys of a loaded block from rows of the tile
+  constexpr bool kPerElement = c.bias || c.boolean_mask;  // every element is looked at anyway: one code path
+  constexpr bool kCanHide = c.masked || c.boolean_mask;   // keys of a loaded block from rows of the tile
   static_assert(sizeof(ForwardSmem<c>) <= forward_smem_bytes(c) && c.Br % (16 * c.warps) == 0 &&
                 c.Bc % 16 == 0);
   auto& smem = *reinterpret_cast<ForwardSmem<c>*>(ptx::dynamic_shared());
@@ -82,13 +83,13 @@ forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   const Range<i32> keys = score.band.any(i0, i_end), open = score.band.all(i0, i_end);
   const i32 first = keys.begin / c.Bc, last = keys.empty() ? first - 1 : (keys.end - 1) / c.Bc;
   const auto load_k = [&](i32 j) {
-    load_tile<typename Product::K, kThreads, c.strided>(k_smem + u32(j % c.stages) * Product::K::kBytes, k,
-                                                        j * c.Bc, keys.begin, keys.end);
+    load_tile<typename Product::K, kThreads, c.strided, c.stages == 1>(
+        k_smem + u32(j % c.stages) * Product::K::kBytes, k, j * c.Bc, keys.begin, keys.end);
     ptx::cp_async_commit();
   };
   const auto load_v = [&](i32 j) {
-    load_tile<typename Product::V, kThreads, c.strided>(v_smem + u32(j % c.stages) * Product::V::kBytes, v,
-                                                        j * c.Bc, keys.begin, keys.end);
+    load_tile<typename Product::V, kThreads, c.strided, c.stages == 1>(
+        v_smem + u32(j % c.stages) * Product::V::kBytes, v, j * c.Bc, keys.begin, keys.end);
     ptx::cp_async_commit();
   };
 
@@ -145,7 +146,7 @@ forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
 
     // (5) Scores to log2 units, masked ones to -inf; only blocks that the band's edge crosses look at it.
     const i32 column = j * c.Bc + i32(lane % 4) * 2;
-    if (j * c.Bc >= open.begin && (j + 1) * c.Bc <= open.end) {
+    if (!kPerElement && j * c.Bc >= open.begin && (j + 1) * c.Bc <= open.end) {
 #pragma unroll
       for (int m = 0; m < kTiles; ++m) score.template apply<false>(s_frag[m], i + 16 * m, column);
     } else {

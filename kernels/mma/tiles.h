@@ -26,7 +26,7 @@ constexpr bool query_in_registers(const Config& c) {
   const int tiles = rows_per_warp(c) / 16;
   const int q = tiles * c.d / 4, s = tiles * c.Bc / 2, o = tiles * c.dv / 2;
   const int cap = 65536 / (threads(c) * c.min_blocks) < 255 ? 65536 / (threads(c) * c.min_blocks) : 255;
-  return c.element != Element::fp32 && q + s + o + 40 <= cap;
+  return c.element != Element::fp32 && q + s + o + 48 <= cap;
 }
 
 }  // namespace forward_tiles
@@ -45,21 +45,37 @@ constexpr bool choose_forward_tiles(Config& c, int D, int Dv, int smem_limit) {
   c.kernel = Kernel::forward;
   c.d = tile_dim(D), c.dv = tile_dim(Dv);
   if (!c.d || !c.dv) return false;
+  // docs/measurements.md has what the choices were measured against.
   const int widest = c.d > c.dv ? c.d : c.dv;
-  c.warps = 4;
+  const bool per_element = c.bias || c.boolean_mask || c.dropout;  // these need registers: 16 rows a warp
+  c.warps = 4, c.Br = 128, c.Bc = 64, c.stages = 2, c.min_blocks = 2;
   if (c.element == Element::fp32) {
-    c.Br = 64, c.Bc = widest <= 64 ? 64 : 32, c.stages = 1, c.min_blocks = widest <= 128 ? 2 : 1;
-    if (widest > 128) c.Bc = 16;
-  } else {
-    c.Br = widest <= 128 ? 128 : 64, c.Bc = 64, c.stages = widest <= 128 ? 2 : 1;
-    c.min_blocks = widest <= 64 ? 3 : 2;
+    c.Br = 64, c.stages = 1;
+    c.Bc = widest <= 64 ? 64 : widest <= 128 ? 32 : 16;
+    c.min_blocks = widest <= 128 ? 2 : 1;
+  } else if (widest > 192) {
+    c.stages = 1;
+    if (c.masked || per_element)
+      c.Br = 64, c.Bc = per_element ? 32 : 64;
+    else
+      c.warps = 8, c.min_blocks = 1;
+  } else if (widest > 128) {
+    c.Br = 64, c.stages = 1;
+  } else if (per_element) {
+    c.Br = 64;
+  } else if (widest <= 64 && c.masked && !c.softcap && !c.alibi) {
+    c.min_blocks = 3;
   }
-  // Less shared memory: first without the second stage, then with shorter tiles.
-  while (forward_smem_bytes(c) > smem_limit) {
+  // Less shared memory than an H100's: give up the second stage, then shorten the key blocks, while
+  // min_blocks do not fit a multiprocessor (which has 1 KB more than a block may use, and takes 1 KB a block
+  // for itself).
+  while (c.min_blocks * (forward_smem_bytes(c) + 1024) > smem_limit + 1024) {
     if (c.stages > 1)
       c.stages = 1;
     else if (c.Bc > 16)
       c.Bc /= 2;
+    else if (c.min_blocks > 1)
+      --c.min_blocks;
     else
       return false;
   }

@@ -13,7 +13,8 @@ enum class Kernel : int {
   backward,     // dK and dV, and dQ added in global memory unless deterministic
   backward_dq,  // dQ alone, of the deterministic backward
   backward_prepare,
-  backward_convert,  // the fp32 accumulators of dQ (or dbias) to the caller's tensors
+  backward_convert,  // the fp32 accumulators of dQ to the caller's tensor
+  backward_dbias,    // those of dbias
   backward_sink,     // dsink
   combine_splits,
   uncovered,  // zeros where no sequence is

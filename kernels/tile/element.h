@@ -5,6 +5,7 @@
 #include "../ptx/convert.h"
 #include "../ptx/memory.h"
 #include "../shared/config.h"
+#include "../shared/params.h"
 
 namespace tilewise::tile {
 

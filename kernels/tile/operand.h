@@ -91,6 +91,16 @@ requires(E != Element::fp32) struct Mma<E> {
     return {{pack(c0[0], c0[1]), pack(c0[2], c0[3]), pack(c1[0], c1[1]), pack(c1[2], c1[3])}};
   }
 
+  // The A operand of depths k.. of a product over the columns of an accumulator row block, and its partner.
+  template <int NT>
+  static TILEWISE_INLINE A a_of_row(const float (&c)[NT][4], int k) {
+    return a_of(c[k / 8], c[k / 8 + 1]);
+  }
+  template <class Tile>
+  static TILEWISE_INLINE B2 b_across_row(Tile t, int lane, int n, int k) {
+    return b_across(t, lane, n, k);
+  }
+
   static TILEWISE_INLINE void multiply(float (&c)[4], const A& a, const B2& b, int half) {
     if constexpr (E == Element::bf16)
       ptx::mma_bf16(c, a.r, b.r[half * 2], b.r[half * 2 + 1]);
@@ -133,9 +143,7 @@ struct Mma<Element::fp32> {
 
   static TILEWISE_INLINE void split(u32 x, u32& high, u32& low) {
     high = ptx::cvt_tf32(ptx::float_of(x));
-    // An infinity has no rest: inf - inf would make a NaN of it.
-    const float rest = ptx::float_of(x) - ptx::float_of(high);
-    low = (x & 0x7F800000u) == 0x7F800000u ? 0u : ptx::cvt_tf32(rest);
+    low = ptx::cvt_tf32(ptx::float_of(x) - ptx::float_of(high));
   }
   template <class Tile>
   static TILEWISE_INLINE A a_along(Tile t, int lane, int m, int k) {
@@ -169,6 +177,22 @@ struct Mma<Element::fp32> {
       split(ptx::ld_shared(t.element(k + q + (i & 1) * 4, n + g + (i >> 1) * 8)), b.high[i], b.low[i]);
     return b;
   }
+  // The order of k inside an instruction is free: depth q stands for column 2q, depth q + 4 for 2q + 1, so
+  // that accumulators are operands as they are.
+  template <int NT>
+  static TILEWISE_INLINE A a_of_row(const float (&c)[NT][4], int k) {
+    A a;
+    for (int i = 0; i < 4; ++i) split(ptx::bits_of(c[k / 8][(i & 1) * 2 + (i >> 1)]), a.high[i], a.low[i]);
+    return a;
+  }
+  template <class Tile>
+  static TILEWISE_INLINE B2 b_across_row(Tile t, int lane, int n, int k) {
+    const int g = lane >> 2, q = lane & 3;
+    B2 b;
+    for (int i = 0; i < 4; ++i)
+      split(ptx::ld_shared(t.element(k + 2 * q + (i & 1), n + g + (i >> 1) * 8)), b.high[i], b.low[i]);
+    return b;
+  }
   static TILEWISE_INLINE void multiply(float (&c)[4], const A& a, const B2& b, int half) {
     ptx::mma_tf32(c, a.low, b.high[half * 2], b.high[half * 2 + 1]);
     ptx::mma_tf32(c, a.high, b.low[half * 2], b.low[half * 2 + 1]);
@@ -190,36 +214,52 @@ struct Mma<Element::fp32> {
 template <class M, int kDepth, int MT, int NT, class LoadA, class LoadB>
 TILEWISE_INLINE void multiply_add(float (&c)[MT][NT][4], LoadA&& load_a, LoadB&& load_b) {
   static_assert(NT % 2 == 0 && kDepth % M::kK == 0);
-  const auto step = [&](float(&sum)[MT][NT][4], int k) {
-    typename M::A a[MT];
-#pragma unroll
-    for (int mt = 0; mt < MT; ++mt) a[mt] = load_a(mt, k);
-#pragma unroll
-    for (int nt = 0; nt < NT / 2; ++nt) {
-      const typename M::B2 b = load_b(nt, k);
-#pragma unroll
-      for (int half = 0; half < 2; ++half)
-#pragma unroll
-        for (int mt = 0; mt < MT; ++mt) M::multiply(sum[mt][2 * nt + half], a[mt], b, half);
-    }
-  };
   if constexpr (!M::kShortChains) {
 #pragma unroll
-    for (int k = 0; k < kDepth; k += M::kK) step(c, k);
+    for (int k = 0; k < kDepth; k += M::kK) {
+      typename M::A a[MT];
+#pragma unroll
+      for (int mt = 0; mt < MT; ++mt) a[mt] = load_a(mt, k);
+#pragma unroll
+      for (int nt = 0; nt < NT; nt += 2) {
+        const typename M::B2 b = load_b(nt / 2, k);
+#pragma unroll
+        for (int x = 0; x < 2; ++x)
+#pragma unroll
+          for (int mt = 0; mt < MT; ++mt) M::multiply(c[mt][nt + x], a[mt], b, x);
+      }
+    }
   } else {
-    // Tensor cores cut off what does not fit when they add: long chains of fp32 sums would drift.
-    constexpr int kChain = kDepth < 32 ? kDepth : 32;
+    // Tensor cores cut off what does not fit when they add: long chains of fp32 sums would drift. A few
+    // columns at a time keep the partial sums few.
+    constexpr int kChain = kDepth < 32 ? kDepth : 32, kGroup = MT > 1 ? 4 : 8;
+    constexpr int kColumns = NT % kGroup == 0 ? kGroup : 2;
+#pragma unroll
+    for (int first = 0; first < NT; first += kColumns) {
 #pragma unroll 1
-    for (int chain = 0; chain < kDepth; chain += kChain) {
-      float part[MT][NT][4] = {};
+      for (int chain = 0; chain < kDepth; chain += kChain) {
+        float part[MT][kColumns][4] = {};
 #pragma unroll
-      for (int k = 0; k < kChain; k += M::kK) step(part, chain + k);
+        for (int k = 0; k < kChain; k += M::kK) {
+          typename M::A a[MT];
 #pragma unroll
-      for (int mt = 0; mt < MT; ++mt)
+          for (int mt = 0; mt < MT; ++mt) a[mt] = load_a(mt, chain + k);
 #pragma unroll
-        for (int nt = 0; nt < NT; ++nt)
+          for (int nt = 0; nt < kColumns; nt += 2) {
+            const typename M::B2 b = load_b((first + nt) / 2, chain + k);
 #pragma unroll
-          for (int r = 0; r < 4; ++r) c[mt][nt][r] += part[mt][nt][r];
+            for (int x = 0; x < 2; ++x)
+#pragma unroll
+              for (int mt = 0; mt < MT; ++mt) M::multiply(part[mt][nt + x], a[mt], b, x);
+          }
+        }
+#pragma unroll
+        for (int mt = 0; mt < MT; ++mt)
+#pragma unroll
+          for (int nt = 0; nt < kColumns; ++nt)
+#pragma unroll
+            for (int r = 0; r < 4; ++r) c[mt][first + nt][r] += part[mt][nt][r];
+      }
     }
   }
 }

@@ -79,11 +79,11 @@ TILEWISE_INLINE ptx::Vec4 gather(const unsigned char* source, i64 step, i32 coun
 // [first, last) and columns that do not exist become zero and are not read. kStrided: what is not `direct`
 // goes element by element instead. A thread keeps to one 16-byte column, so that a step costs one addition
 // and one copy.
-template <class Tile, int kThreads, bool kStrided>
+template <class Tile, int kThreads, bool kStrided, bool kRecompute = false>
 TILEWISE_INLINE void load_tile(u32 tile, const GlobalRows& from, i32 row0, i32 first, i32 last) {
   constexpr int kRowsPerStep = rows_per_step(Tile::kChunks, kThreads, Tile::kRows);
   constexpr int kActive = kRowsPerStep * Tile::kChunks, kPerChunk = 16 / Tile::kElement;
-  const u32 thread = ptx::thread_index();
+  const u32 thread = kRecompute ? ptx::opaque(ptx::thread_index()) : ptx::thread_index();
   if (kActive < kThreads && thread >= u32(kActive)) return;
   const u32 row = thread / Tile::kChunks, chunk = thread % Tile::kChunks;
   const i32 left = from.columns - i32(chunk) * kPerChunk;

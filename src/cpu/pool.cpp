@@ -25,6 +25,8 @@ class DefaultFloatEnvironment {
   std::fenv_t saved_;
 };
 
+std::atomic<i64> latest_begun{0}, latest_tasks{0};
+
 // One call of parallel(). Kernels do not throw.
 struct Job {
   const std::function<void(int, i64)>& f;
@@ -34,7 +36,10 @@ struct Job {
 
   void work(int worker) {
     const DefaultFloatEnvironment environment;
-    for (i64 t; (t = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) f(worker, t);
+    for (i64 t; (t = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) {
+      latest_begun.store(t + 1, std::memory_order_relaxed);
+      f(worker, t);
+    }
   }
 };
 
@@ -113,9 +118,15 @@ Pool& pool() {
 
 void parallel(int threads, i64 tasks, const std::function<void(int worker, i64 task)>& f) {
   if (i64{threads} > tasks) threads = int(tasks);
+  latest_begun.store(0, std::memory_order_relaxed);
+  latest_tasks.store(tasks, std::memory_order_relaxed);
   Job job{f, tasks, threads};
   if (threads > 1 && pool().try_run(job)) return;
   job.work(0);
+}
+
+Progress progress() {
+  return {latest_begun.load(std::memory_order_relaxed), latest_tasks.load(std::memory_order_relaxed)};
 }
 
 }  // namespace tilewise::cpu

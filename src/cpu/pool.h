@@ -14,4 +14,10 @@ namespace tilewise::cpu {
 
 void parallel(int threads, i64 tasks, const std::function<void(int worker, i64 task)>& f);
 
+// For progress displays: tasks of the latest call of this process, and how many of them were begun.
+struct Progress {
+  i64 begun, tasks;
+};
+Progress progress();
+
 }  // namespace tilewise::cpu

@@ -79,7 +79,7 @@ struct BackwardTask {
 // What a kernel's scratch memory depends on.
 struct ScratchShape {
   i32 D, Dv, group;
-  bool direct = false;  // backward: k and v are fp32 with unit column stride and read where they lie
+  bool direct = false;  // the backward reads fp32 k and v where they lie
 };
 
 }  // namespace tilewise::cpu

@@ -81,6 +81,14 @@ std::string plan_wgmma(const Problem& p, const CudaMachine& m, CudaChoice& choic
   return "";
 }
 
+// Does one element of bias stand for several scores?
+bool broadcasts(const Problem& p) {
+  const i64 want[4] = {p.B, p.H, p.Sq, p.Sk};
+  for (int i = 0; i < 4; ++i)
+    if (p.bias.size[i] == 1 && want[i] > 1) return true;
+  return false;
+}
+
 std::string plan_mma(const Problem& p, const CudaMachine& m, CudaChoice& choice) {
   Config c = features(p);
   if (p.pass == TW_FORWARD) {
@@ -88,8 +96,8 @@ std::string plan_mma(const Problem& p, const CudaMachine& m, CudaChoice& choice)
     choice.kernels = {c};
     return "";
   }
-  if (c.deterministic) return "its backward has no deterministic form yet";
-  if (c.dbias) return "its backward has no dbias yet";
+  if (c.deterministic && c.dbias && broadcasts(p))
+    return "a deterministic dbias needs a bias that broadcasts no dimension (its sums are atomic additions)";
   if (!mma::choose_backward_tiles(c, int(p.D), int(p.Dv), m.shared_memory)) return no_tile(p, m);
   const auto add = [&](Kernel kernel) {
     choice.kernels.push_back(c);
@@ -98,7 +106,15 @@ std::string plan_mma(const Problem& p, const CudaMachine& m, CudaChoice& choice)
   add(Kernel::backward_prepare);
   if (p.has_dsink) add(Kernel::backward_sink);
   add(Kernel::backward);
-  add(Kernel::backward_convert);
+  if (!c.deterministic) {
+    add(Kernel::backward_convert);
+  } else {
+    Config dq = c;
+    dq.dbias = false;  // the main kernel's
+    if (!mma::choose_backward_dq_tiles(dq, int(p.D), int(p.Dv), m.shared_memory)) return no_tile(p, m);
+    choice.kernels.push_back(dq);
+  }
+  if (c.dbias) add(Kernel::backward_dbias);
   return "";
 }
 

@@ -11,13 +11,14 @@ libdir=$(dirname "$(find "$work/prefix" -name 'libtilewise.so' | head -n 1)")
 cmake -S "$source/examples" -B "$work/examples" -G Ninja -DCMAKE_PREFIX_PATH="$work/prefix" >"$work/configure.log" ||
   { cat "$work/configure.log"; exit 1; }
 cmake --build "$work/examples" >"$work/build.log" || { cat "$work/build.log"; exit 1; }
-for example in causal packed; do "$work/examples/$example"; done
+for example in causal gradients packed; do "$work/examples/$example"; done
 
 export PKG_CONFIG_PATH=$libdir/pkgconfig
 cc "$source/examples/causal.c" -o "$work/causal" $(pkg-config --cflags --libs tilewise) -Wl,-rpath,"$libdir"
 "$work/causal"
 g++ -std=c++20 "$source/examples/gradients.cpp" -o "$work/gradients" $(pkg-config --cflags --libs tilewise) \
   -Wl,-rpath,"$libdir"
+"$work/gradients"
 
 version=$("$work/prefix/bin/tilewise" --version)
 [ "$version" = "tilewise $(pkg-config --modversion tilewise)" ] || { echo "versions differ: $version"; exit 1; }

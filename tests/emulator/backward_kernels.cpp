@@ -5,6 +5,7 @@
 #include "kernels/common/bwd_convert.cuh"
 #include "kernels/common/bwd_prepare.cuh"
 #include "kernels/mma/bwd.cuh"
+#include "kernels/mma/bwd_dq.cuh"
 #include "kernels/shared/schedule.h"
 
 namespace tilewise {
@@ -25,7 +26,16 @@ void run(const AttentionParams& p, emulator::Order order) {
   if (const u64 n = mma::backward_blocks(C, p.B, p.Hk, p.Sk))
     emulator::launch(shape(n, mma::backward_threads(C), mma::backward_smem_bytes(C), order),
                      [&] { mma::backward<C>(p); });
-  if (const u64 n = common::bwd_convert_blocks(C, p.B, p.H, p.Sq))
+  if constexpr (C.deterministic) {
+    constexpr Config kDq = [] {
+      Config c = C;
+      if (!mma::choose_backward_dq_tiles(c, C.d, C.dv, 101376)) throw "no tile";
+      return c;
+    }();
+    if (const u64 n = mma::backward_dq_blocks(kDq, p.B, p.H, p.Sq))
+      emulator::launch(shape(n, mma::backward_dq_threads(kDq), mma::backward_dq_smem_bytes(kDq), order),
+                       [&] { mma::backward_dq<kDq>(p); });
+  } else if (const u64 n = common::bwd_convert_blocks(C, p.B, p.H, p.Sq))
     emulator::launch(shape(n, common::kConvertThreads, common::bwd_convert_smem_bytes(C), order),
                      [&] { common::bwd_convert<C>(p); });
 }

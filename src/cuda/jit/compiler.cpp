@@ -28,8 +28,11 @@ constexpr Entry kEntries[] = {
     {Family::mma, Kernel::backward_prepare, "kernels/common/bwd_prepare.cuh",
      "tilewise::common::bwd_prepare"},
     {Family::mma, Kernel::backward_sink, "kernels/common/bwd_prepare.cuh", "tilewise::common::reduce_sink"},
+    {Family::mma, Kernel::backward_dq, "kernels/mma/bwd_dq.cuh", "tilewise::mma::backward_dq"},
     {Family::mma, Kernel::backward_convert, "kernels/common/bwd_convert.cuh",
      "tilewise::common::bwd_convert"},
+    {Family::mma, Kernel::backward_dbias, "kernels/common/bwd_convert.cuh",
+     "tilewise::common::convert_dbias"},
     {Family::mma, Kernel::forward, "kernels/mma/fwd.cuh", "tilewise::mma::forward"},
     {Family::common, Kernel::uncovered, "kernels/common/uncovered.cuh", "tilewise::common::uncovered"},
 };

@@ -34,6 +34,7 @@ const char* name_of(Kernel kernel) {
     case Kernel::backward_dq: return "backward_dq";
     case Kernel::backward_prepare: return "backward_prepare";
     case Kernel::backward_convert: return "backward_convert";
+    case Kernel::backward_dbias: return "backward_dbias";
     case Kernel::backward_sink: return "backward_sink";
     case Kernel::combine_splits: return "combine_splits";
     case Kernel::uncovered: return "uncovered";
