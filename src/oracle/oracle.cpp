@@ -25,9 +25,12 @@ void require_host(const Problem& p) {
 // The sequence that covers a row of q, or -1.
 i64 sequence_of(const Problem& p, const std::vector<Sequence>& all, const Row& row) {
   if (!p.packed) return row.s < all[size_t(row.b)].sq ? row.b : -1;
-  for (const Sequence& s : all)
-    if (row.s >= s.q_row && row.s < s.q_row + s.sq) return s.index;
-  return -1;
+  // The last sequence that begins at or before the row: empty ones in front of it begin there too.
+  auto it =
+      std::upper_bound(all.begin(), all.end(), row.s, [](i64 s, const Sequence& x) { return s < x.q_row; });
+  if (it == all.begin()) return -1;
+  --it;
+  return row.s < it->q_row + it->sq ? it->index : -1;
 }
 
 size_t dense_index(const ScoreView& x, i64 b, i64 h, i64 i, i64 j) {
