@@ -41,7 +41,7 @@ void clear_unused_rows(const Problem& p, const std::vector<Sequence>& all) {
 class TaskList {
  public:
   TaskList(const Problem& p, const std::vector<Sequence>& all, int queries, int group)
-      : all_(all), H_(p.H), queries_(queries), group_(group) {
+      : H_(p.H), queries_(queries), group_(group) {
     for (const Sequence& s : all) order_.push_back(&s);
     if (p.varlen())
       std::stable_sort(order_.begin(), order_.end(),
@@ -67,7 +67,6 @@ class TaskList {
  private:
   i64 groups(const Sequence& s) const { return ceil_div(ceil_div(s.sq, queries_), group_); }
 
-  const std::vector<Sequence>& all_;
   std::vector<const Sequence*> order_;
   std::vector<i64> end_;  // tasks up to and including the n-th sequence
   i64 H_, queries_, group_;
