@@ -53,16 +53,12 @@ void clear_unused_rows(const Problem& p, const std::vector<Sequence>& all) {
 class Backward : public Execution {
  public:
   Backward(const Problem& p, const plan::CpuChoice& choice) : kernels_(*find_kernels(choice.isa)) {
-    const bool in_place = p.dtype == TW_FP32 && p.k.stride.d == 1 && p.v.stride.d == 1;
-    shape_ = {i32(p.D), i32(p.Dv), i32(kGroup), in_place};
+    shape_ = {i32(p.D), i32(p.Dv), i32(kGroup), false};
     grain_ = {kGroup * kernels_.queries, kernels_.width};
-    // fp32 gradients of whole vectors are accumulated where they belong.
-    direct_ = p.dtype == TW_FP32 && p.dk.stride.d == 1 && p.dv.stride.d == 1 && p.D % grain_.width == 0 &&
-              p.Dv % grain_.width == 0;
     threads_ = choice.threads;
     scratch_bytes_ = aligned(kernels_.backward_scratch(shape_));
     if (p.dbias) scratch_bytes_ += aligned(size_t(kernels_.queries * kernels_.keys) * sizeof(float));
-    slots_ = direct_ ? 0 : size_t(std::min<i64>(threads_, p.B * p.Hk));
+    slots_ = size_t(std::min<i64>(threads_, p.B * p.Hk));
     slot_bytes_ = aligned(accumulator_bytes(p, grain_, p.Sk));
     split_bytes_ = split_budget(p, grain_);
     dsink_bytes_ =
@@ -109,9 +105,6 @@ class Backward : public Execution {
   // Where a part accumulates dk and dv.
   Accumulators accumulators(const Problem& p, const BackwardPart& part, std::byte* memory) const {
     const Sequence& s = part.sequence;
-    if (!memory)
-      return {p.dk.at<float>(s.k_b, s.k_row, part.kv_head), p.dv.at<float>(s.k_b, s.k_row, part.kv_head),
-              p.dk.stride.s, p.dv.stride.s};
     const i64 D = padded(p.D, grain_.width), Dv = padded(p.Dv, grain_.width);
     auto* floats = reinterpret_cast<float*>(memory);
     return {floats, floats + s.sk * D, D, Dv};
@@ -121,14 +114,9 @@ class Backward : public Execution {
   void run_part(const Problem& p, const BackwardWork& work, const BackwardPart& part, const Memory& m,
                 int worker) const {
     const bool split = work.units[size_t(part.unit)].parts > 1;
-    std::byte* at = split     ? m.split + part.split_offset
-                    : direct_ ? nullptr
-                              : m.slots + size_t(worker) * slot_bytes_;
+    std::byte* at = split ? m.split + part.split_offset : m.slots + size_t(worker) * slot_bytes_;
     const Accumulators sum = accumulators(p, part, at);
-    for (i64 j = 0; j < part.sequence.sk; ++j) {
-      std::fill_n(sum.dk + j * sum.dk_row, padded(p.D, grain_.width), 0.f);
-      std::fill_n(sum.dv + j * sum.dv_row, padded(p.Dv, grain_.width), 0.f);
-    }
+    std::memset(at, 0, accumulator_bytes(p, grain_, part.sequence.sk));
     const i64 blocks = ceil_div(part.sequence.sq, grain_.block_q);
     for (i64 item = part.begin; item < part.end; ++item) {
       const i64 member = item / blocks, h = part.kv_head * p.group() + member;
@@ -138,7 +126,7 @@ class Backward : public Execution {
       if (p.has_dsink) t.dsink = m.dsink + part.number * p.group() + member;
       kernels_.backward[dtype_index(p.dtype)](t, scratch_of(m, worker));
     }
-    if (at && !split) store_rows<T>(p, part, {sum}, 0, part.sequence.sk);
+    if (!split) store_rows<T>(p, part, {sum}, 0, part.sequence.sk);
   }
 
   // dk and dv of keys [begin, end): the sums of the parts, added in order and rounded once.
@@ -253,7 +241,6 @@ class Backward : public Execution {
   const Kernels& kernels_;
   ScratchShape shape_{};
   BackwardGrain grain_;
-  bool direct_ = false;
   int threads_ = 1;
   size_t scratch_bytes_ = 0, slots_ = 0, slot_bytes_ = 0, split_bytes_ = 0, dsink_bytes_ = 0;
 };

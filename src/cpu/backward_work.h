@@ -40,7 +40,7 @@ struct BackwardWork {
 constexpr i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }
 constexpr i64 padded(i64 n, i64 width) { return ceil_div(n, width) * width; }
 
-constexpr i64 kBackwardTasks = 32;  // parts that a problem is cut into at least, if it can be
+constexpr i64 kBackwardTasks = 16;  // parts that a problem is cut into at least, if it can be
 constexpr i64 kMostSplitParts = 2 * kBackwardTasks;  // parts of split units
 
 // What an instruction set's kernels ask of the work: rows of a query block, and the multiple of floats that

@@ -223,16 +223,11 @@ static void backward_path(const BackwardTask& t, void* scratch, const ScratchSha
 
 template <class V, class T>
 static void backward(const BackwardTask& t, void* scratch) {
-  const bool direct = sizeof(T) == 4 && t.k.column == 1 && t.v.column == 1;
-  const ScratchShape shape{t.D, t.Dv, t.group, direct};
-  if constexpr (sizeof(T) == 4) {
-    if (direct) return backward_path<V, Fp32Gradients<V, float, true>>(t, scratch, shape);
-    return backward_path<V, Fp32Gradients<V, float, false>>(t, scratch, shape);
-  } else if constexpr (V::kPairs && __is_same(T, bf16)) {
+  const ScratchShape shape{t.D, t.Dv, t.group, false};
+  if constexpr (V::kPairs && __is_same(T, bf16))
     backward_path<V, PairGradients<V>>(t, scratch, shape);
-  } else {
-    backward_path<V, Fp32Gradients<V, T, false>>(t, scratch, shape);
-  }
+  else
+    backward_path<V, Fp32Gradients<V, T>>(t, scratch, shape);
 }
 
 template <class V>

@@ -61,8 +61,8 @@ struct BackwardScratch {
       *tile = c.floats(keys * n);
     for (float** tile : {&f->p_rows, &f->ds_rows, &f->ds_pairs})
       *tile = c.floats(V::kPairs ? keys * n / 2 : 0);
-    f->k_block = c.floats(shape.direct ? 0 : keys * D);
-    f->v_block = c.floats(shape.direct ? 0 : keys * Dv);
+    f->k_block = c.floats(keys * D);
+    f->v_block = c.floats(keys * Dv);
     f->k_pairs = c.floats(V::kPairs ? keys / 2 * D : 0);
     f->ot = c.floats(Dv * n);
     f->rows = c.floats(n * (D > Dv ? D : Dv));
@@ -102,7 +102,7 @@ TILEWISE_INLINE const T* row_of(const Matrix& m, i64 row) {
   return static_cast<const T*>(m.data) + row * m.row;
 }
 
-template <class V, class Type, bool direct>
+template <class V, class Type>
 struct Fp32Gradients {
   using T = Type;
   using Dot = Fp32Dot<V>;
@@ -139,14 +139,9 @@ struct Fp32Gradients {
 
   static KeyOperands<Dot> load(const Matrix& k, const Matrix& v, int D, int Dv, BackwardScratch<V>& f,
                                i32 begin, i32 end) {
-    if constexpr (direct) {
-      const Left<Dot> kl{row_of<V, T>(k, begin), k.row}, vl{row_of<V, T>(v, begin), v.row};
-      return {begin, end, kl, vl, kl, true};
-    } else {
-      pack_rows<V>(f.k_block, D, row_of<V, T>(k, begin), k.row, k.column, end - begin, D);
-      pack_rows<V>(f.v_block, Dv, row_of<V, T>(v, begin), v.row, v.column, end - begin, Dv);
-      return {begin, end, {f.k_block, D}, {f.v_block, Dv}, {f.k_block, D}, true};
-    }
+    pack_rows<V>(f.k_block, D, row_of<V, T>(k, begin), k.row, k.column, end - begin, D);
+    pack_rows<V>(f.v_block, Dv, row_of<V, T>(v, begin), v.row, v.column, end - begin, Dv);
+    return {begin, end, {f.k_block, D}, {f.v_block, Dv}, {f.k_block, D}, true};
   }
   static int lanes_of(const SubBlock& b) { return (b.rows + V::W - 1) / V::W * V::W; }
 };

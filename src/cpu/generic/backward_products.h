@@ -17,16 +17,15 @@ template <class V, class Dot, Along along, bool add, int R, int NV>
 [[gnu::noinline]] static void product_kernel(const typename Dot::Element* a, i64 stride, const float* b,
                                              i64 ldb, int n, float* c, i64 ldc) {
   typename V::F acc[R][NV];
-  for (int r = 0; r < R; ++r)
-    for (int v = 0; v < NV; ++v) {
-      if constexpr (add)
-        acc[r][v] = V::load(c + r * ldc + v * V::W);
-      else
-        acc[r][v] = typename V::F{};
-    }
+  unroll<R * NV>([&]<int i>() TILEWISE_INLINED {
+    constexpr int r = i / NV, v = i % NV;
+    acc[r][v] = add ? V::load(c + r * ldc + v * V::W) : typename V::F{};
+  });
   multiply<V, Dot, along, R, NV>(acc, a, stride, b, ldb, n);
-  for (int r = 0; r < R; ++r)
-    for (int v = 0; v < NV; ++v) V::store(c + r * ldc + v * V::W, acc[r][v]);
+  unroll<R * NV>([&]<int i>() TILEWISE_INLINED {
+    constexpr int r = i / NV, v = i % NV;
+    V::store(c + r * ldc + v * V::W, acc[r][v]);
+  });
 }
 
 template <class V, class Dot, Along along, bool add, int NV>
