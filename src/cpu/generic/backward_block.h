@@ -1,7 +1,8 @@
 // The backward's operands: a sub-block of queries (Q_i, dO_i and what is known of their rows) and a key block
 // (K_j, V_j) in the layouts that the products read. Path says what an element is:
-//   Fp32Gradients    fp32, K and V read where they lie if their columns are contiguous; fp16 and bf16 are
-//   widened PairGradients    bf16 pairs, native bf16 dot products
+//   Fp32Gradients    fp32; fp16 and bf16 are widened. K and V are packed even where they could be read in place,
+//                    which is no faster
+//   PairGradients    bf16 pairs, native bf16 dot products
 #pragma once
 
 #include "cpu/generic/backward_products.h"
