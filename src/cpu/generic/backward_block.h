@@ -1,7 +1,7 @@
 // The backward's operands: a sub-block of queries (Q_i, dO_i and what is known of their rows) and a key block
 // (K_j, V_j) in the layouts that the products read. Path says what an element is:
-//   Fp32Gradients    fp32; fp16 and bf16 are widened. K and V are packed even where they could be read in place,
-//                    which is no faster
+//   Fp32Gradients    fp32; fp16 and bf16 are widened. K and V are packed even where they could be read in
+//                    place, which is no faster
 //   PairGradients    bf16 pairs, native bf16 dot products
 #pragma once
 
