@@ -168,6 +168,27 @@ inline constexpr Config kBackwardConfigs[] = {
      .masked = true,
      .varlen = true,
      .deterministic = true},
+    // baselines, forward and backward
+    {.family = Family::unfused, .kernel = Kernel::backward, .d = 64, .dv = 64, .masked = true},
+    {.family = Family::unfused,
+     .kernel = Kernel::backward,
+     .element = Element::fp32,
+     .d = 64,
+     .dv = 64,
+     .masked = true},
+    {.family = Family::fa1,
+     .kernel = Kernel::backward,
+     .d = 64,
+     .dv = 64,
+     .masked = true,
+     .deterministic = true},
+    {.family = Family::fa1,
+     .kernel = Kernel::backward,
+     .element = Element::fp16,
+     .d = 96,
+     .dv = 128,
+     .masked = true,
+     .deterministic = true},
 };
 
 }  // namespace tilewise

@@ -186,8 +186,32 @@ void run(const Case& c, emulator::Order order) {
   if (c.scale != 0) a.options.scale = c.scale;
   const Problem p = make_problem(a, TW_BACKWARD);
 
-  // out and lse as a forward writes them.
+  AttentionParams params = cuda::attention_params(p);
+  const BackwardWorkspace w = backward_workspace(params, config);
+  std::vector<float> accum(size_t(w.dq_accum) + 4, __builtin_nanf("")),
+      delta(size_t(w.statistics) + 4, __builtin_nanf("")), log2(delta);
+  const auto aligned = [](std::vector<float>& x) {
+    return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(x.data()) + 15) / 16 * 16);
+  };
+  params.dq_accum = aligned(accum), params.delta = aligned(delta), params.lse_log2 = aligned(log2);
+  const emulator::Registered accum_range(params.dq_accum, size_t(w.dq_accum) * 4, "dq_accum", true),
+      delta_range(params.delta, size_t(w.statistics) * 4, "delta", true),
+      log2_range(params.lse_log2, size_t(w.statistics) * 4, "lse_log2", true);
+  std::vector<unsigned char> scores(size_t(2 * w.scores) + 16, 0xFF);
+  unsigned char* const first_score =
+      scores.data() + (16 - reinterpret_cast<uintptr_t>(scores.data()) % 16) % 16;
+  const emulator::Registered scores_range(first_score, size_t(2 * w.scores), "scores", true);
+  std::string problem;
   const auto all = oracle::all_rows(p);
+  if (config.family != Family::mma) try {
+      emulate_forward(params, config, first_score, order);
+      const auto verdicts = oracle::judge_forward(p, all);
+      if (!oracle::all_pass(verdicts)) problem = oracle::messages(verdicts, true);
+    } catch (const emulator::Error& e) {
+      problem = e.what();
+    }
+
+  // out and lse as a forward writes them.
   const oracle::Forward f = oracle::forward(p, oracle::Precision::exact, all);
   for (size_t n = 0; n < all.size(); ++n) {
     const auto& r = all[n];
@@ -200,18 +224,6 @@ void run(const Case& c, emulator::Order order) {
     }
   }
 
-  AttentionParams params = cuda::attention_params(p);
-  const BackwardWorkspace w = backward_workspace(params, config);
-  std::vector<float> accum(size_t(w.dq_accum) + 4, __builtin_nanf("")),
-      delta(size_t(w.statistics) + 4, __builtin_nanf("")), log2(delta);
-  const auto aligned = [](std::vector<float>& x) {
-    return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(x.data()) + 15) / 16 * 16);
-  };
-  params.dq_accum = aligned(accum), params.delta = aligned(delta), params.lse_log2 = aligned(log2);
-  const emulator::Registered accum_range(params.dq_accum, size_t(w.dq_accum) * 4, "dq_accum", true),
-      delta_range(params.delta, size_t(w.statistics) * 4, "delta", true),
-      log2_range(params.lse_log2, size_t(w.statistics) * 4, "lse_log2", true);
-  params.dsink = p.dsink, params.dsink_h = p.dsink_h;
   if (config.dbias) {  // fp32 with plain strides: the additions may go to the caller's tensor itself
     params.dbias_accum = reinterpret_cast<float*>(p.dbias.data), params.dbias_stride = p.dbias.stride;
     for (i64 b = 0; b < c.B; ++b)
@@ -238,11 +250,10 @@ void run(const Case& c, emulator::Order order) {
       clear_uncovered(dk, cu_k, used_k, c.Sk, tk, c.Hk, c.D);
   clear_uncovered(dv, cu_k, used_k, c.Sk, tk, c.Hk, c.Dv);
 
-  std::string problem;
   try {
-    emulate_backward(params, config, order);
+    emulate_backward(params, config, first_score, order);
     const auto verdicts = oracle::judge_backward(p);
-    if (!oracle::all_pass(verdicts)) problem = oracle::messages(verdicts, true);
+    if (!oracle::all_pass(verdicts)) problem += oracle::messages(verdicts, true);
   } catch (const emulator::Error& e) {
     problem = e.what();
   }
@@ -389,6 +400,68 @@ constexpr Case kCases[] = {
      .left = 30,
      .right = 10,
      .packed = true},
+    {.name = "unfused",
+     .config = 12,
+     .B = 2,
+     .Sq = 70,
+     .Sk = 150,
+     .H = 2,
+     .Hk = 1,
+     .D = 64,
+     .Dv = 40,
+     .causal = true,
+     .dlse = true},
+    {.name = "unfused, unseen rows, strides",
+     .config = 12,
+     .Sq = 150,
+     .Sk = 70,
+     .H = 2,
+     .Hk = 2,
+     .D = 33,
+     .Dv = 64,
+     .causal = true,
+     .transposed = true},
+    {.name = "unfused, fp32",
+     .config = 13,
+     .Sq = 40,
+     .Sk = 33,
+     .H = 2,
+     .Hk = 2,
+     .D = 20,
+     .Dv = 30,
+     .left = 9,
+     .right = 4},
+    {.name = "fa1",
+     .config = 14,
+     .B = 2,
+     .Sq = 70,
+     .Sk = 300,
+     .H = 2,
+     .Hk = 1,
+     .D = 64,
+     .Dv = 40,
+     .causal = true,
+     .dlse = true},
+    {.name = "fa1, unseen rows, strides",
+     .config = 14,
+     .Sq = 150,
+     .Sk = 70,
+     .H = 2,
+     .Hk = 2,
+     .D = 33,
+     .Dv = 64,
+     .causal = true,
+     .transposed = true},
+    {.name = "fa1, fp16",
+     .config = 15,
+     .Sq = 60,
+     .Sk = 200,
+     .H = 2,
+     .Hk = 2,
+     .D = 96,
+     .Dv = 128,
+     .left = 50,
+     .right = 30},
     {.name = "no queries", .config = 0, .Sq = 0, .Sk = 10, .H = 1, .Hk = 1, .D = 64, .Dv = 64},
     {.name = "no keys", .config = 0, .Sq = 10, .Sk = 0, .H = 1, .Hk = 1, .D = 64, .Dv = 64},
     {.name = "negative scale",
