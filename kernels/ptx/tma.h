@@ -11,6 +11,12 @@ namespace tilewise::ptx {
 inline constexpr u64 kEvictFirst = 0x12F0000000000000ull;
 inline constexpr u64 kEvictLast = 0x14F0000000000000ull;
 
+// fence.proxy.async: what this thread has written to shared memory with ordinary stores is seen by wgmma and
+// TMA after the next barrier
+TILEWISE_INSTRUCTION void fence_proxy_async() TILEWISE_PTX({
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+});
+
 // prefetch.tensormap
 TILEWISE_INSTRUCTION void prefetch_map(const TensorMap& map) TILEWISE_PTX({
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
@@ -23,6 +29,16 @@ TILEWISE_INSTRUCTION void tma_load_5d(void* smem, const TensorMap& map, u64& bar
       "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
       "[%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(shared_address(smem)),
       "l"(&map), "r"(shared_address(&bar)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "l"(policy)
+      : "memory");
+});
+
+// cp.async.bulk.tensor.4d
+TILEWISE_INSTRUCTION void tma_load_4d(void* smem, const TensorMap& map, u64& bar, i32 c0, i32 c1, i32 c2,
+                                      i32 c3, u64 policy) TILEWISE_PTX({
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(shared_address(smem)),
+      "l"(&map), "r"(shared_address(&bar)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "l"(policy)
       : "memory");
 });
 

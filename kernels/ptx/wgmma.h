@@ -60,7 +60,7 @@ TILEWISE_INSTRUCTION void wgmma_wait_all_but_one() TILEWISE_PTX({
 
 // No instruction: pins accumulators, so that the compiler moves no read of them above the wait before it.
 template <int Tiles>
-TILEWISE_INLINE void pin(float (&d)[Tiles][4]) {
+TILEWISE_INLINE void pin([[maybe_unused]] float (&d)[Tiles][4]) {
 #pragma unroll
   for (int t = 0; t < Tiles; ++t) {
     TILEWISE_PTX(asm volatile("" : "+f"(d[t][0]), "+f"(d[t][1]), "+f"(d[t][2]), "+f"(d[t][3])::"memory");)

@@ -16,23 +16,11 @@
 #include "../ptx/tma.h"
 #include "../ptx/warpgroup.h"
 #include "../ptx/wgmma.h"
-#include "launch.h"
+#include "../tile/repair.h"
 #include "softmax.h"
+#include "work.h"
 
 namespace tilewise::wgmma {
-
-struct WorkTile {
-  i32 b;                     // -1: no more tiles
-  i32 head, row0;            // packed head; first packed row, counted in the sequence
-  i32 sq, sk, q_row, k_row;  // the sequence (tile/sequence.h)
-  i32 key_begin, key_end;    // keys that some row of the tile sees
-
-  TILEWISE_INLINE SequenceView sequence() const { return {b, q_row, k_row, sq, sk}; }
-  // A tile that sees nothing walks over one block of zeros, all masked.
-  TILEWISE_INLINE i32 blocks(i32 Bc) const {
-    return key_end > key_begin ? ceil_div(key_end - key_begin, Bc) : 1;
-  }
-};
 
 template <Config C>
 struct SmemPlan {
@@ -43,7 +31,8 @@ struct SmemPlan {
   u64 k_full[C.stages], k_empty[C.stages];
   u64 v_full[C.stages], v_empty[C.stages];
   u64 tile_full, tile_empty;
-  u32 tile[sizeof(WorkTile) / 4];
+  WorkTileWords tile[2];  // by turns
+  u32 done[kMaxTiles];    // indices of the tiles that the block has worked on
 };
 
 // The next buffer of a ring and the parity of its next phase.
@@ -58,98 +47,43 @@ struct Ring {
 
 // ---- Warp 1: which tile comes next ----
 
-// Finds tile `index` among sequences of different lengths, 32 at a time, a lane each. Indices only grow, so
-// it goes on from the 32 sequences where it found the last one.
-struct SequenceWalk {
-  i32 first = 0;         // of the 32 sequences
-  u32 tiles_before = 0;  // of all sequences before them
-
-  TILEWISE_INLINE WorkItem find(u32 index, const AttentionParams& p, const ForwardLaunch& launch, i32 Br) {
-    const i32 lane = i32(ptx::thread_index() % 32);
-    for (; first < p.B; first += 32) {
-      i32 tiles = 0;  // of a head of this lane's sequence
-      if (first + lane < p.B) {
-        const Slot q = find_slot(first + lane, p.cu_seqlens_q, p.cu_q_is_64, p.cu_q_stride, p.total_q, p.Sq,
-                                 p.seqused_q, p.used_q_is_64, p.used_q_stride);
-        tiles = ceil_div(q.rows << launch.pack_log2, Br);
-      }
-      u32 end = u32(tiles * launch.order.heads);  // of this and all lanes before it
-#pragma unroll
-      for (int delta = 1; delta < 32; delta *= 2) {
-        const u32 below = ptx::shfl_up(end, delta);
-        if (lane >= delta) end += below;
-      }
-      const u32 beyond = ptx::vote_ballot(index < tiles_before + end);
-      if (beyond != 0) {
-        const int owner = ptx::lowest_bit(beyond);
-        tiles = i32(ptx::shfl_idx(u32(tiles), owner));
-        const u32 begin = ptx::shfl_idx(end, owner) - u32(tiles * launch.order.heads);
-        WorkItem item =
-            TileOrder{tiles, launch.order.heads, 1, launch.order.heads}.place(index - tiles_before - begin);
-        item.b = first + owner;
-        return item;
-      }
-      tiles_before += ptx::shfl_idx(end, 31);
-    }
-    return {0, -1, 0};
-  }
-};
-
 template <Config C>
 TILEWISE_INLINE void choose_tiles(SmemPlan<C>& smem, const AttentionParams& p, const ForwardLaunch& launch) {
   const bool leader = ptx::thread_index() % 32 == 0;
   u32 index = ptx::block_index_x();
   SequenceWalk walk;
-  for (u32 phase = 0;; phase ^= 1) {
-    WorkItem item{0, -1, 0};
-    if constexpr (C.varlen)
-      item = walk.find(index, p, launch, C.Br);
-    else if (index < u32(launch.order.count()))
-      item = launch.order.template place<u32>(index);
-    WorkTile t{item.b, item.h, item.tile * C.Br, 0, 0, 0, 0, 0, 0};
-    if (item.b >= 0) {
-      const SequenceView s = find_sequence<C.varlen>(p, item.b);
-      t.sq = s.sq, t.sk = s.sk, t.q_row = i32(s.q_row), t.k_row = i32(s.k_row);
-      const i32 i0 = t.row0 >> launch.pack_log2, i1 = ((t.row0 + C.Br - 1) >> launch.pack_log2) + 1;
-      const Range<i32> keys = C.masked ? band_of(p, s).any(i0, i1 < s.sq ? i1 : s.sq) : Range<i32>{0, s.sk};
-      t.key_begin = keys.begin, t.key_end = keys.end;
-    }
-    struct Words {
-      u32 w[sizeof(WorkTile) / 4];
-    };
-    const Words words = __builtin_bit_cast(Words, t);
+  for (i32 n = 0;; ++n) {
+    WorkTile t = find_tile<C>(index, walk, p, launch);
+    if (n == kMaxTiles) t.b = -1;
     if (leader) {
-#pragma unroll
-      for (int n = 0; n < int(sizeof(t) / 4); ++n)
-        ptx::st_shared(ptx::shared_address(&smem.tile[n]), words.w[n]);
+      if (t.b >= 0) ptx::st_shared(ptx::shared_address(&smem.done[n]), index);
+      write_tile(smem.tile[n & 1], t);
       ptx::mbarrier_arrive(smem.tile_full);
     }
-    if (item.b < 0) return;
-    // The next one is taken when everybody has begun this one, so that no block hoards work.
-    ptx::mbarrier_wait(smem.tile_empty, phase);
-    u32 next = index + ptx::grid_size_x();
+    if (t.b < 0) return;
+    // The next one is taken when everybody has begun this one (and stored the last), so that no block hoards
+    // work.
+    ptx::mbarrier_wait(smem.tile_empty, n & 1);
+    index += ptx::grid_size_x();
     if (launch.tile_counter != nullptr) {
-      if (leader) next = ptx::grid_size_x() + ptx::atom_add(launch.tile_counter, 1);
-      next = ptx::shfl_idx(next, 0);
+      if (leader) index = ptx::grid_size_x() + ptx::atom_add(launch.tile_counter, 1);
+      index = ptx::shfl_idx(index, 0);
     }
-    index = next;
   }
 }
 
-// Each warp that works on tiles takes its copy.
+// The block's n-th tile, for a warp that works on it. It stays in shared memory until the warp has begun the
+// next one.
 template <Config C>
-TILEWISE_INLINE WorkTile next_tile(SmemPlan<C>& smem, u32& phase) {
-  ptx::mbarrier_wait(smem.tile_full, phase);
-  phase ^= 1;
-  struct Words {
-    u32 w[sizeof(WorkTile) / 4];
-  } words;
-#pragma unroll
-  for (int n = 0; n < int(sizeof(words) / 4); ++n)
-    words.w[n] = ptx::ld_shared(ptx::shared_address(&smem.tile[n]));
+TILEWISE_INLINE WorkTile tile_at(SmemPlan<C>& smem, i32 n) {
+  ptx::mbarrier_wait(smem.tile_full, n & 1);
+  return read_tile(smem.tile[n & 1]);
+}
+
+template <Config C>
+TILEWISE_INLINE void tile_begun(SmemPlan<C>& smem) {
   ptx::sync_warp();
   if (ptx::thread_index() % 32 == 0) ptx::mbarrier_arrive(smem.tile_empty);
-  return __builtin_bit_cast(WorkTile, words);
 }
 
 // ---- Warp 0: loads ----
@@ -158,26 +92,23 @@ template <Config C>
 TILEWISE_INLINE void load_tiles(SmemPlan<C>& smem, const AttentionParams& p, const ForwardLaunch& launch) {
   const bool leader = ptx::elect_one();
   Ring<C.stages> ring_k, ring_v;
-  u32 tile_phase = 0, q_phase = 1;
-  for (;;) {
-    const WorkTile t = next_tile(smem, tile_phase);
+  u32 q_phase = 1;
+  for (i32 n = 0;; ++n) {
+    const WorkTile t = tile_at(smem, n);
+    tile_begun(smem);
     if (t.b < 0) break;
     if (!leader) continue;
     const i32 kv_head = (t.head << launch.pack_log2) / p.group;
     const i32 k_batch = p.cu_seqlens_k ? 0 : t.b;
-    const i32 first_row = t.k_row + t.key_begin, rows = t.key_end - t.key_begin;
-
-    // Block j: n <= Bc rows of the tensor, then zeros (launch.h).
     auto load_block = [&](auto& buffers, u64* full, u64* empty, Ring<C.stages>& ring, const TensorMap& map,
                           i32 j) {
-      const i32 left = rows - j * C.Bc, n = left < 0 ? 0 : left < C.Bc ? left : C.Bc;
       auto& buffer = buffers[ring.stage];
       ptx::mbarrier_wait(empty[ring.stage], ring.phase ^ 1);
       ptx::mbarrier_arrive_expect(full[ring.stage], sizeof(buffer));
 #pragma unroll
       for (int c = 0; c < int(sizeof(buffer) / sizeof(buffer[0])); ++c)
-        ptx::tma_load_5d(buffer[c], map, full[ring.stage], c * kSwizzleCols, C.Bc - n,
-                         first_row + j * C.Bc + n, kv_head, k_batch, ptx::kEvictLast);
+        ptx::tma_load_4d(buffer[c], map, full[ring.stage], c * kSwizzleCols, t.k_row + t.key_begin + j * C.Bc,
+                         kv_head, k_batch, ptx::kEvictLast);
       ring.advance();
     };
 
@@ -231,15 +162,50 @@ TILEWISE_INLINE void transpose_quad(u32 (&a)[4]) {
     }
 }
 
+// After all tiles: the rows of a warp that a NaN or infinity in V of a hidden key has spoiled
+// (tile/repair.h).
+template <Config C>
+TILEWISE_INLINE void repair_tiles(SmemPlan<C>& smem, const AttentionParams& p, const ForwardLaunch& launch,
+                                  i32 tiles, i32 warp_row) {
+  const i32 pack = launch.pack_log2;
+  SequenceWalk walk;
+#pragma unroll 1
+  for (i32 n = 0; n < 16 * tiles; ++n) {
+    const WorkTile t = find_tile<C>(ptx::ld_shared(ptx::shared_address(&smem.done[n / 16])), walk, p, launch);
+    const SequenceView s = t.sequence();
+    const i32 row = t.row0 + warp_row + n % 16, i = row >> pack;
+    const i32 head = (t.head << pack) | (row & ((1 << pack) - 1));
+    if (i >= t.sq) continue;
+    const i32 q_batch = p.cu_seqlens_q ? 0 : t.b, k_batch = p.cu_seqlens_k ? 0 : t.b;
+    const auto rows = [](const void* x, const Strides& stride, i32 b, i64 first, i32 h, i32 columns) {
+      return GlobalRows{head_base(x, stride, b, first, h, 2), stride.s * 2, stride.d * 2, columns};
+    };
+    const Scores<C> score(p, s, head);
+    const Dropout dropout(p, t.b, head);
+    RowRepair<C>{score,
+                 dropout,
+                 rows(p.q, p.q_stride, q_batch, s.q_row, head, p.D),
+                 rows(p.k, p.k_stride, k_batch, s.k_row, head / p.group, p.D),
+                 rows(p.v, p.v_stride, k_batch, s.k_row, head / p.group, p.Dv),
+                 {const_cast<unsigned char*>(head_base(p.out, p.out_stride, q_batch, s.q_row, head, 2)),
+                  p.out_stride.s * 2, p.out_stride.d * 2, p.Dv, t.sq},
+                 p.scale,
+                 p.sink ? ptx::load_global(p.sink + i64{head} * p.sink_h) : -infinity(),
+                 p.inv_keep}(i);
+  }
+}
+
 template <Config C>
 TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const ForwardLaunch& launch,
                             int group) {
   using N = Number<C.element>;
   constexpr int kKeyTiles = C.Bc / 8, kKeySteps = C.Bc / 16, kDSteps = C.d / 16, kOutTiles = C.dv / 8;
   constexpr u32 kKBox = C.Bc * kSwizzleCols * 2, kQBox = kGroupRows * kSwizzleCols * 2;
+  constexpr bool kCanHide = C.masked || C.boolean_mask;  // keys of a loaded block from rows of the tile
   constexpr bool kRowRanges =
       Scores<C>::kRaw && !C.boolean_mask;  // masks are ranges of keys: packed heads, too
-  const int thread = int(ptx::thread_index() % 128), warp = thread / 32, lane = thread % 32, quad = lane % 4;
+  const int warp = int(ptx::thread_index() % 128) / 32, lane = int(ptx::thread_index() % 32), quad = lane % 4;
+  const int warp_row = group * kGroupRows + 16 * warp;  // of the tile
   const int pack = launch.pack_log2;
 
   float s_frag[kKeyTiles][4];  // S, then P in fp32          [64, Bc] of a warpgroup
@@ -248,23 +214,30 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
   u32 q_frag[C.q_registers ? kDSteps : 1][4];
   RowStats stats;
   Ring<C.stages> ring_k, ring_v;
-  u32 q_phase = 0, tile_phase = 0;
+  u32 q_phase = 0;
+  i32 n = 0;  // tiles done
 
-  WorkTile tile = next_tile(smem, tile_phase);
-  if (tile.b < 0) return;
+  const WorkTile first = tile_at(smem, 0);
+  tile_begun(smem);
+  if (first.b < 0) return;
   i32 j, open_end, open_begin;  // this block; blocks [open_begin, open_end) need no mask
   bool first_block;             // O starts with this P V
   Range<i32> visible[2];        // keys of the lane's two rows
   i32 row;                      // the lane's first (packed) row
-  Scores<C> score(p, tile.sequence(), tile.head << pack);
-  Dropout dropout(p, tile.b, tile.head << pack);
+  Scores<C> score(p, first.sequence(), first.head << pack);
+  Dropout dropout(p, first.b, first.head << pack);
+  i32 key_begin;  // of the tile: key 0 of block 0
+  i32 tail;       // keys of its last block that are in [key_begin, key_end)
 
-  auto begin_tile = [&] {
+  auto begin_tile = [&](const WorkTile& tile) {
+    key_begin = tile.key_begin;
+    tail = tile.key_end - tile.key_begin - (tile.blocks(C.Bc) - 1) * C.Bc;
+    if (tail < 0) tail = 0;
     j = tile.blocks(C.Bc) - 1;
     first_block = true;
     stats = RowStats{};
     const i32 row0 = tile.row0 + group * kGroupRows, last = tile.sq - 1;
-    row = row0 + 16 * warp + lane / 4;
+    row = tile.row0 + warp_row + lane / 4;
     Range<i32> open{0, tile.sk};
     visible[0] = visible[1] = open;
     if constexpr (C.masked) {
@@ -278,7 +251,7 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
     if constexpr (!kRowRanges || C.masked) score = Scores<C>(p, tile.sequence(), tile.head << pack);
     if constexpr (C.dropout) dropout = Dropout(p, tile.b, tile.head << pack);
   };
-  auto key = [&] { return tile.key_begin + j * C.Bc + 2 * quad; };  // of s_frag[0][0]
+  auto key = [&] { return key_begin + j * C.Bc + 2 * quad; };  // of s_frag[0][0]
   auto open_scores = [&] { score.template apply<false>(s_frag, row, key()); };
   auto masked_scores = [&] {
     if constexpr (kRowRanges)
@@ -286,22 +259,22 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
     else
       score.template apply<true>(s_frag, row, key());
   };
-  auto arrive = [&](u64& bar) {
-    if (thread == 0) ptx::mbarrier_arrive(bar);
+  auto arrive = [&](u64& bar) {  // once per warp
+    if (lane == 0) ptx::mbarrier_arrive(bar);
   };
 
   // (0) Q_i, for all blocks
+  auto read_q = [&](u32(&a)[4], int kk) {
+    const int q_row = 16 * warp + lane % 16, chunk = (kk % 4 * 2 + lane / 16) ^ (q_row % 8);
+    ptx::ldmatrix_x4(a, ptx::shared_address(&smem.q[group][kk / 4][q_row][chunk * 8]));
+  };
   auto take_q = [&] {
     ptx::mbarrier_wait(smem.q_full[group], q_phase);
     q_phase ^= 1;
     if constexpr (C.q_registers) {
-      const int q_row = 16 * warp + lane % 16;
 #pragma unroll
-      for (int kk = 0; kk < kDSteps; ++kk) {
-        const int chunk = (kk % 4 * 2 + lane / 16) ^ (q_row % 8);
-        ptx::ldmatrix_x4(q_frag[kk], ptx::shared_address(&smem.q[group][kk / 4][q_row][chunk * 8]));
-      }
-      ptx::bar_sync(1 + group, 128);
+      for (int kk = 0; kk < kDSteps; ++kk) read_q(q_frag[kk], kk);
+      ptx::sync_warp();
       arrive(smem.q_empty[group]);
     }
   };
@@ -323,17 +296,62 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
     }
     ptx::wgmma_commit();
   };
-  auto scores_done = [&] {
-    ptx::pin(s_frag);
+  auto release_scores = [&] {
     arrive(smem.k_empty[ring_k.stage]);
     ring_k.advance();
     if constexpr (!C.q_registers)
       if (j == 0) arrive(smem.q_empty[group]);
   };
+  // The same by one warp alone, with mma.sync: when the softmax needs S again.
+  auto scores_again = [&] {
+    float again[kKeyTiles][4];
+    const u32 k_lane =
+        ptx::shared_address(smem.k[ring_k.stage]) + lane % 8 * 128 + (lane / 8 ^ lane % 8) * 16;
+#pragma unroll 1
+    for (int t = 0; t < kKeyTiles; ++t) {
+      float s[4] = {};
+#pragma unroll
+      for (int kk = 0; kk < kDSteps; kk += 2) {
+        u32 k_frag[4];
+        ptx::ldmatrix_x4(k_frag, (k_lane ^ (kk % 4 * 32)) + kk / 4 * kKBox + t * 1024);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          if constexpr (C.q_registers) {
+            N::mma(s, q_frag[kk + half], k_frag[2 * half], k_frag[2 * half + 1]);
+          } else {
+            u32 q_again[4];
+            read_q(q_again, kk + half);
+            N::mma(s, q_again, k_frag[2 * half], k_frag[2 * half + 1]);
+          }
+        }
+      }
+#pragma unroll
+      for (int x = 0; x < 4; ++x) again[t][x] = s[x];
+    }
+#pragma unroll
+    for (int t = 0; t < kKeyTiles; ++t)
+#pragma unroll
+      for (int x = 0; x < 4; ++x) s_frag[t][x] = again[t][x];
+  };
 
+  // The last block's rows of V that no row of the tile sees, in whatever they are: their P is 0, and 0 x NaN
+  // is NaN.
+  auto clear_tail = [&] {
+    constexpr int kThreads = 128 * groups(C), kChunks = kSwizzleCols / 8;
+    const int chunks = (C.Bc - tail) * kChunks;
+#pragma unroll 1
+    for (int box = 0; box < column_boxes(C.dv); ++box)
+#pragma unroll 1
+      for (int x = int(ptx::thread_index()) - 128; x < chunks; x += kThreads)
+        ptx::st_shared_v4(
+            ptx::shared_address(&smem.v[ring_v.stage][box][tail + x / kChunks][x % kChunks * 8]), {});
+    ptx::fence_proxy_async();
+    ptx::bar_sync(1, kThreads);
+  };
   // (2) O_i += P_ij V_j   [64, dv]
   auto issue_output = [&] {
     ptx::mbarrier_wait(smem.v_full[ring_v.stage], ring_v.phase);
+    if (first_block && tail < C.Bc) clear_tail();
     const u64 v_desc = ptx::descriptor_128b(ptx::shared_address(smem.v[ring_v.stage]), kKBox);
     ptx::wgmma_fence();
 #pragma unroll
@@ -349,14 +367,10 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
     ring_v.advance();
   };
 
-  // (3) m_i, l_i, P_ij = exp2(S_ij - m_i)
-  auto softmax = [&] {
-    const bool moved = stats.update(s_frag, score.multiplier);
-    if constexpr (C.dropout) dropout.apply(s_frag, row, key());
-    return moved;
-  };
+  // (3) m_i, l_i, P_ij = exp2(S_ij - m_i): softmax.h
   // (5) P_ij as an operand: only now, as P V of the last block reads those registers until it is done
   auto pack_p = [&] {
+    if constexpr (C.dropout) dropout.apply(s_frag, row, key());
 #pragma unroll
     for (int kk = 0; kk < kKeySteps; ++kk)
 #pragma unroll
@@ -364,31 +378,46 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
         p_frag[kk][r] = N::pack(s_frag[2 * kk + r / 2][r % 2 * 2], s_frag[2 * kk + r / 2][r % 2 * 2 + 1]);
   };
 
-  auto step = [&](auto scores_of_block) {
-    issue_scores();
-    issue_output();  // of block j + 1
-    ptx::wgmma_wait_all_but_one();
-    scores_done();
-    scores_of_block();
-    const bool moved = softmax();
-    ptx::wgmma_wait_all();
-    output_done();
-    if (moved) {  // (4) O_i *= exp2(old m_i - m_i)
+  // (4) O_i *= exp2(old m_i - m_i)
+  auto rescale = [&] {
 #pragma unroll
-      for (int t = 0; t < kOutTiles; ++t)
+    for (int t = 0; t < kOutTiles; ++t)
 #pragma unroll
-        for (int x = 0; x < 4; ++x) o_acc[t][x] *= stats.alpha[x / 2];
-    }
-    pack_p();
+      for (int x = 0; x < 4; ++x) o_acc[t][x] *= stats.alpha[x / 2];
   };
-  auto first_step = [&] {
-    ptx::wgmma_wait_all();
-    scores_done();
+  // Block j: its Q K^T and the softmax on it, beside P V of block j + 1.
+  auto scores_of_block = [&] {
     if (j >= open_end || j < open_begin)
       masked_scores();
     else
       open_scores();
-    softmax();
+  };
+  auto step = [&] {
+    issue_scores();
+    issue_output();
+    ptx::wgmma_wait_all_but_one();
+    ptx::pin(s_frag);
+    scores_of_block();
+    const bool wrong = stats.guess(s_frag, score.multiplier);  // (3)
+    ptx::wgmma_wait_all();
+    output_done();
+    if (wrong) {
+      if (!stats.settle(s_frag, score.multiplier)) {
+        scores_again();
+        scores_of_block();
+        stats.update(s_frag, score.multiplier);
+      }
+      rescale();
+    }
+    release_scores();
+    pack_p();
+  };
+  auto first_step = [&] {
+    ptx::wgmma_wait_all();
+    ptx::pin(s_frag);
+    release_scores();
+    scores_of_block();
+    stats.update(s_frag, score.multiplier);
     pack_p();
   };
 
@@ -396,11 +425,15 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
   const bool wide_rows =
       p.out_stride.d == 1 && p.Dv % 8 == 0 &&
       ((u64(p.out) | u64((p.out_stride.b | p.out_stride.s | p.out_stride.h) * 2)) & 15) == 0;
+  bool suspect = false;  // some row is not finite though its LSE is
   auto store = [&] {
+    const WorkTile tile = read_tile(smem.tile[n & 1]);
+    const i32 stored = tile.row0 + warp_row + lane / 4;  // the lane's first row
     const i32 tensor_b = p.cu_seqlens_q ? 0 : tile.b;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const i32 i = (row + 8 * h) >> pack, head = (tile.head << pack) | ((row + 8 * h) & ((1 << pack) - 1));
+      const i32 packed_row = stored + 8 * h, i = packed_row >> pack;
+      const i32 head = (tile.head << pack) | (packed_row & ((1 << pack) - 1));
       const bool exists = i < tile.sq;
       const float sink = p.sink ? ptx::load_global(p.sink + i64{head} * p.sink_h) : -infinity();
       const auto l = stats.finish(0, h, score.multiplier, sink);
@@ -409,6 +442,7 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
         ptx::store_global(p.lse + tensor_b * p.lse_b + head * p.lse_h + i64{tile.q_row + i} * p.lse_s, l.lse);
       unsigned short* out = static_cast<unsigned short*>(p.out) + tensor_b * p.out_stride.b +
                             i64{tile.q_row + i} * p.out_stride.s + head * p.out_stride.h;
+      float not_finite = 0;  // NaN if some element is not
 #pragma unroll
       for (int c = 0; c < kOutTiles / 4; ++c) {
         u32 a[4];
@@ -416,6 +450,7 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
         for (int t = 0; t < 4; ++t) {
           const float* o = o_acc[4 * c + t] + 2 * h;
           a[t] = l.empty ? 0 : N::pack(o[0] * factor, o[1] * factor);
+          if constexpr (kCanHide) not_finite += o[0] * 0.f + o[1] * 0.f;
         }
         transpose_quad(a);
         const i32 column = 32 * c + 8 * quad;
@@ -430,19 +465,18 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
                                 (unsigned short)(a[x / 2] >> (x % 2 * 16)));
         }
       }
+      if constexpr (kCanHide) suspect |= exists && !is_finite(not_finite) && is_finite(l.lse);
     }
   };
 
-  begin_tile();
+  begin_tile(first);
   take_q();
   issue_scores();
   first_step();
   for (;;) {
-    for (--j; j >= open_end && j >= 0; --j) step(masked_scores);
-    for (; j >= open_begin; --j) step(open_scores);
-    for (; j >= 0; --j) step(masked_scores);
+    for (--j; j >= 0; --j) step();
     // The last P V runs beside the next tile's first Q K^T, and that beside the store.
-    const WorkTile next = next_tile(smem, tile_phase);
+    const WorkTile next = tile_at(smem, n + 1);
     if (next.b < 0) break;
     take_q();
     issue_output();
@@ -450,28 +484,30 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
     ptx::wgmma_wait_all_but_one();
     output_done();
     store();
-    tile = next;
-    begin_tile();
+    ++n;
+    tile_begun(smem);
+    begin_tile(next);
     first_step();
   }
   issue_output();
   ptx::wgmma_wait_all();
   output_done();
   store();
+  if (kCanHide && ptx::vote_any(suspect)) repair_tiles(smem, p, launch, n + 1, warp_row);
 }
 
 template <Config C>
 TILEWISE_KERNEL(threads(C), 1)
 forward(TILEWISE_GRID_CONSTANT const AttentionParams p, TILEWISE_GRID_CONSTANT const ForwardLaunch launch) {
-  static_assert(sizeof(SmemPlan<C>) <= forward_smem_bytes(C) + 1024 && C.Br == groups(C) * kGroupRows);
+  static_assert(sizeof(SmemPlan<C>) <= forward_smem_bytes(C) && C.Br == groups(C) * kGroupRows);
   SmemPlan<C>& smem = *reinterpret_cast<SmemPlan<C>*>(ptx::dynamic_shared());
   const int warp = int(ptx::shfl_idx(ptx::thread_index() / 32, 0));
   if (ptx::thread_index() == 0) {
     for (int w = 0; w < groups(C); ++w)
-      ptx::mbarrier_init(smem.q_full[w], 1), ptx::mbarrier_init(smem.q_empty[w], 1);
+      ptx::mbarrier_init(smem.q_full[w], 1), ptx::mbarrier_init(smem.q_empty[w], 4);
     for (int s = 0; s < C.stages; ++s) {
-      ptx::mbarrier_init(smem.k_full[s], 1), ptx::mbarrier_init(smem.k_empty[s], groups(C));
-      ptx::mbarrier_init(smem.v_full[s], 1), ptx::mbarrier_init(smem.v_empty[s], groups(C));
+      ptx::mbarrier_init(smem.k_full[s], 1), ptx::mbarrier_init(smem.k_empty[s], C.warps);
+      ptx::mbarrier_init(smem.v_full[s], 1), ptx::mbarrier_init(smem.v_empty[s], C.warps);
     }
     ptx::mbarrier_init(smem.tile_full, 1);
     ptx::mbarrier_init(smem.tile_empty, 1 + C.warps);

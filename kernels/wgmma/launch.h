@@ -10,6 +10,7 @@
 namespace tilewise::wgmma {
 
 inline constexpr int kGroupRows = 64;    // query rows of a warpgroup
+inline constexpr int kMaxTiles = 256;    // that one thread block works on
 inline constexpr int kSwizzleCols = 64;  // 16-bit columns of a 128-byte swizzled box
 
 // The kernel's second argument, after AttentionParams.
@@ -26,10 +27,10 @@ constexpr int groups(const Config& c) { return c.warps / 4; }
 constexpr int threads(const Config& c) { return 128 + 32 * c.warps; }
 constexpr int column_boxes(int columns) { return (columns + kSwizzleCols - 1) / kSwizzleCols; }
 
-// Dynamic shared memory: Q, `stages` buffers of K and of V, barriers and the tile at hand.
+// Dynamic shared memory: Q, `stages` buffers of K and of V, barriers and the tiles at hand.
 constexpr int forward_smem_bytes(const Config& c) {
   const int q = c.Br * column_boxes(c.d), kv = c.stages * c.Bc * (column_boxes(c.d) + column_boxes(c.dv));
-  return (q + kv) * 128 + 256;
+  return (q + kv) * 128 + 2048;
 }
 
 // The head dim in shared memory: padded with zeros. 0: beyond the family.
@@ -79,9 +80,11 @@ constexpr TileOrder tile_order(const Config& c, const AttentionParams& p) {
   return {tiles, heads, p.B, section > 0 ? section : 1};
 }
 
-// Thread blocks: one a multiprocessor, or one a tile when those are fewer.
-constexpr i32 grid_blocks(const TileOrder& order, i32 multiprocessors) {
-  return i32(order.count() < multiprocessors ? order.count() : multiprocessors);
+// Thread blocks: one a multiprocessor, or one a tile when those are fewer, or as many as the tiles need.
+constexpr i64 grid_blocks(const TileOrder& order, i32 multiprocessors) {
+  const i64 tiles = order.count(), least = (tiles + kMaxTiles - 1) / kMaxTiles;
+  const i64 blocks = tiles < multiprocessors ? tiles : multiprocessors;
+  return blocks < least ? least : blocks;
 }
 
 // Bytes of workspace for the tile counter, which must be zero at launch; 0: the launch needs none.
@@ -89,11 +92,12 @@ constexpr i64 counter_bytes(const TileOrder& order, i32 multiprocessors) {
   return order.count() > multiprocessors ? 4 : 0;
 }
 
-// One tensor map as cuTensorMapEncodeTiled takes it, innermost dimension first: 16-bit elements, rank 5,
+// One tensor map as cuTensorMapEncodeTiled takes it, innermost dimension first: 16-bit elements,
 // 128-byte swizzle, element strides 1, no interleave, L2 promotion of 256 bytes, zeros out of bounds. Strides
 // in bytes, of dimensions 1 to 4; that of a dimension of one element is arbitrary but must be legal.
 struct MapShape {
   const void* address;
+  u32 rank;
   u64 dim[5];
   u64 stride[4];
   u32 box[5];
@@ -113,21 +117,22 @@ constexpr MapShape query_map(const void* q, Strides s, i64 rows, i32 batches, i3
                              i32 pack) {
   const i64 n = i64{1} << pack;
   return {q,
+          5,
           {u64(columns), u64(n), u64(rows), u64(heads >> pack), u64(batches)},
           {map_stride(s.h, n), map_stride(s.s, rows), map_stride(s.h * n, heads >> pack),
            map_stride(s.b, batches)},
           {kSwizzleCols, u32(n), u32(kGroupRows >> pack), 1, 1}};
 }
 
-// K, V: (d, row in box, where the box ends, head, batch). Dimensions 1 and 2 have the same stride, so that a
-// row is the sum of both coordinates, and the address lies one box before the first row: rows [r, r + n) of
-// the tensor, n <= Bc, are the first n of the box at (Bc - n, r + n). What would follow them lies outside
-// dimension 1, so it arrives as zeros, whatever the tensor holds there.
+// K, V: (d, row, head, batch), boxes of one block's keys. Without rows: of any 16 bytes, which nobody will
+// see.
 constexpr MapShape key_value_map(const void* x, Strides s, i64 rows, i32 batches, i32 heads, i32 columns,
                                  i32 Bc) {
-  return {static_cast<const char*>(x) - s.s * 2 * Bc,
-          {u64(columns), u64(Bc), u64(rows + 1), u64(heads), u64(batches)},
-          {map_stride(s.s, 2), map_stride(s.s, 2), map_stride(s.h, heads), map_stride(s.b, batches)},
+  if (rows == 0) rows = batches = heads = 1, columns = 8;
+  return {x,
+          4,
+          {u64(columns), u64(rows), u64(heads), u64(batches), 1},
+          {map_stride(s.s, rows), map_stride(s.h, heads), map_stride(s.b, batches), 16},
           {kSwizzleCols, u32(Bc), 1, 1, 1}};
 }
 

@@ -66,6 +66,7 @@ std::string plan_wgmma(const Problem& p, const CudaMachine& m, CudaChoice& choic
   if (m.arch != 90) return cat("needs the wgmma instructions of sm_90; this is sm_", m.arch);
   if (p.pass == TW_BACKWARD) return "forward only";
   if (p.dtype == TW_FP32) return "fp16 and bf16 only";
+  if (!(p.scale > 0)) return cat("needs a scale above 0; this is ", p.scale);
   for (const View* v : {&p.q, &p.k, &p.v})
     if (!wgmma::tma_readable(reinterpret_cast<uintptr_t>(v->data), v->stride))
       return "tensor maps need q, k and v with contiguous rows, an address of a multiple of 16 bytes and "
@@ -77,6 +78,8 @@ std::string plan_wgmma(const Problem& p, const CudaMachine& m, CudaChoice& choic
   if (!wgmma::choose_forward_tiles(c, int(p.D), int(p.Dv), rows) ||
       wgmma::forward_smem_bytes(c) > m.shared_memory)
     return no_tile(p, m);
+  if (rows * p.B * p.H > i64{1} << 30 || p.total_k > i64{1} << 30)
+    return "counts rows of q and k in 31 bits, and this has more";
   choice.kernels = {c};
   return "";
 }

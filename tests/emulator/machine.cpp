@@ -82,6 +82,7 @@ void Machine::run_block() {
   std::fill(words_.begin(), words_.end(), Word{});
   std::fill(reads_.begin(), reads_.end(), 0u);
   barriers_ = {};
+  extension.reset();
   for (std::size_t w = 0; w < warps_.size(); ++w) {
     warps_[w] = Warp{};
     warps_[w].index = static_cast<int>(w);
@@ -92,6 +93,7 @@ void Machine::run_block() {
     t->finished = false;
     t->uncommitted.clear();
     t->groups.clear();
+    t->extension.reset();
     t->fiber.start(&body_);
   }
   std::vector<std::size_t> ready;

@@ -47,6 +47,7 @@ struct Thread {
   std::string waiting_for;
   std::vector<PendingCopy> uncommitted;
   std::vector<std::vector<PendingCopy>> groups;
+  std::shared_ptr<void> extension;  // what further instruction sets keep for a thread
 };
 
 struct NamedBarrier {
@@ -105,6 +106,7 @@ class Machine {
   void acquire(const Clock& from);
 
   std::uint32_t block[3] = {}, grid[3] = {};
+  std::shared_ptr<void> extension;  // what further instruction sets keep for a block
   const Launch& launch() const { return launch_; }
   [[noreturn]] void fail(const std::string& message) const;
 

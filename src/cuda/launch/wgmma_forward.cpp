@@ -24,7 +24,7 @@ std::vector<KernelUse> uses_of(const Problem& p, const Config& c, const TileOrde
 TensorMap encode(const wgmma::MapShape& s, Element element, const char* what) {
   TensorMapShape shape;
   shape.element = element == Element::fp16 ? MapElement::fp16 : MapElement::bf16;
-  shape.rank = 5;
+  shape.rank = int(s.rank);
   shape.address = s.address;
   for (int i = 0; i < 5; ++i) shape.size[i] = s.dim[i], shape.box[i] = s.box[i];
   for (int i = 0; i < 4; ++i) shape.byte_stride[i] = s.stride[i];
