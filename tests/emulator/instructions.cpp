@@ -60,7 +60,13 @@ struct MmaArguments {
 };
 using MmaLanes = std::array<MmaArguments*, kWarp>;
 
-// Products exact, their sum in double, one rounding to fp32 per instruction.
+// The tensor cores' addition truncates.
+float truncated(double x) {
+  const float y = static_cast<float>(x);
+  return std::isfinite(x) && std::fabs(static_cast<double>(y)) > std::fabs(x) ? std::nextafter(y, 0.f) : y;
+}
+
+// Products exact, their sum in double, one truncation to fp32 per instruction.
 template <int K>
 void multiply(const MmaLanes& lanes, const double (&a)[16][K], const double (&b)[K][8]) {
   for (int lane = 0; lane < kWarp; ++lane) {
@@ -70,7 +76,7 @@ void multiply(const MmaLanes& lanes, const double (&a)[16][K], const double (&b)
       double sum = 0;
       for (int k = 0; k < K; ++k) sum += a[row][k] * b[k][column];
       float& c = lanes[static_cast<std::size_t>(lane)]->c[r];
-      c = static_cast<float>(c + sum);
+      c = truncated(c + sum);
     }
   }
 }
