@@ -104,7 +104,8 @@ std::vector<Config> listed_kernels(int arch) {
   for (Problem p : common_problems())
     for (const std::string& algorithm : cuda_algorithms()) try {
         p.algorithm = algorithm.c_str();
-        for (const Config& c : std::get<CudaChoice>(decide_cuda(p, m).choice).kernels) add(c);
+        const Decision d = decide_cuda(p, m);
+        for (const Config& c : std::get<CudaChoice>(d.choice).kernels) add(c);
       } catch (const Error& e) {
         if (e.status() != TW_UNSUPPORTED) throw;
       }
