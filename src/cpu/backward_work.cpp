@@ -65,7 +65,7 @@ BackwardWork cut_backward(const Problem& p, const std::vector<Sequence>& sequenc
   size_t used = 0;  // of split_bytes
   for (size_t n = 0; n < sequences.size(); ++n) {
     const Sequence& s = sequences[n];
-    if (!s.sq && !s.sk) continue;
+    if ((!s.sq && !s.sk) || !p.Hk) continue;
     const size_t copy = accumulator_bytes(p, grain, s.sk);
     const i64 cost = sum(costs[n]) * p.group(), items = i64(costs[n].size()) * p.group(),
               share = total ? cost * kBackwardTasks / total : 0,

@@ -14,6 +14,7 @@ namespace tilewise::oracle {
 struct Exact {
   using Real = double;
   double operator()(double x) const { return x; }
+  static double tanh_slope(double x, double) { return 1 / (std::cosh(x) * std::cosh(x)); }  // no cancellation
   double to(tw_dtype, double x) const { return x; }
 };
 
@@ -22,6 +23,7 @@ struct Naive {
   tw_dtype dtype;
   // A finite value stays finite: where fp16 overflows, a framework has to keep fp32 for a usable result.
   float operator()(float x) const { return to(dtype, x); }
+  static float tanh_slope(float, float tanh) { return 1 - tanh * tanh; }
   static float to(tw_dtype type, float x) {
     const float rounded = with_type(type, [&](auto t) { return to_float(from_float<decltype(t)>(x)); });
     return std::isinf(rounded) && std::isfinite(x) ? x : rounded;
@@ -154,9 +156,9 @@ class Head {
     Key x{j, 0, 1, 0, 1, 0};
     x.score = round(round(dot(&q[size_t(i * p.D)], &k[size_t(j * p.D)], p.D)) * Real(p.scale));
     if (p.softcap > 0) {
-      const Real t = round(std::tanh(round(x.score / Real(p.softcap))));
+      const Real u = round(x.score / Real(p.softcap)), t = round(std::tanh(u));
       x.score = round(Real(p.softcap) * t);
-      x.slope = 1 - t * t;
+      x.slope = Arithmetic::tanh_slope(u, t);
     }
     if (p.bias)
       x.score = round(x.score + Real(read(p.bias.data, p.bias.dtype, p.bias.index(s.index, h, i, j))));
