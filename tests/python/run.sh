@@ -10,6 +10,8 @@ if ! venv=$("$source/tools/python-env" 2>"$build/python-env.log"); then
     exit 77
   fi
 fi
+# The release build has compiled the same sources already.
+if command -v ccache >/dev/null; then export CMAKE_CXX_COMPILER_LAUNCHER=ccache; fi
 site=$build/site
 rm -rf "$site"
 "$venv/bin/pip" install --quiet --disable-pip-version-check --no-build-isolation --no-deps --target "$site" \
