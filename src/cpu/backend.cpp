@@ -8,6 +8,7 @@
 #include "core/env.h"
 #include "core/error.h"
 #include "cpu/backward.h"
+#include "cpu/decode.h"
 #include "cpu/forward.h"
 #include "cpu/isa.h"
 
@@ -49,7 +50,8 @@ const plan::CpuMachine& machine() {
 }
 
 std::unique_ptr<Execution> make_execution(const Problem& p, const plan::CpuChoice& choice) {
-  return p.pass == TW_FORWARD ? make_forward(p, choice) : make_backward(p, choice);
+  if (p.pass == TW_BACKWARD) return make_backward(p, choice);
+  return choice.strategy == plan::CpuStrategy::decode ? make_decode(p, choice) : make_forward(p, choice);
 }
 
 }  // namespace tilewise::cpu

@@ -1,7 +1,6 @@
 #include "cpu/forward.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "cpu/isa.h"
 #include "cpu/pool.h"
@@ -11,30 +10,6 @@ namespace tilewise::cpu {
 namespace {
 
 i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }
-
-// Query rows that belong to no sequence: out = 0, lse = -inf.
-template <class T>
-void clear_rows(const Problem& p, i64 b, i64 begin, i64 end) {
-  for (i64 i = begin; i < end; ++i)
-    for (i64 h = 0; h < p.H; ++h) {
-      for (i64 d = 0; d < p.Dv; ++d) *p.out.at<T>(b, i, h, d) = T{};
-      if (p.lse) *p.lse.at(b, h, i) = -std::numeric_limits<float>::infinity();
-    }
-}
-
-void clear_unused_rows(const Problem& p, const std::vector<Sequence>& all) {
-  if (!p.varlen()) return;
-  with_type(p.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    i64 covered = 0;  // packed: rows before this one are done
-    for (const Sequence& s : all) {
-      if (p.packed) clear_rows<T>(p, 0, covered, s.q_row);
-      covered = s.q_row + s.sq;
-      if (!p.packed) clear_rows<T>(p, s.q_b, covered, p.Sq);
-    }
-    if (p.packed) clear_rows<T>(p, 0, covered, p.total_q);
-  });
-}
 
 // Which task is which (sequence, head, group of sub-blocks): sequences with much work first, and inside a
 // head the last queries first, which see most keys under a causal mask.

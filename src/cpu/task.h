@@ -76,6 +76,25 @@ struct BackwardTask {
   i32 dbias_begin, dbias_end;
 };
 
+inline constexpr int kMaxDecodeRows = 64;
+
+// One decode task: a chunk of keys of one (sequence, key/value head) for all queries of all query heads that
+// share it. Row r is one (head, query). Scores get scale, softcap and ALiBi only.
+struct DecodeTask {
+  const void* q[kMaxDecodeRows];
+  i64 q_column;
+  Matrix k, v;     // row 0 is the sequence's first key
+  i32 begin, end;  // keys of this chunk
+  i32 D, Dv, rows;
+  i32 low[kMaxDecodeRows], high[kMaxDecodeRows];  // row r sees [low[r], high[r])
+  float scale, softcap;
+  bool has_alibi;
+  float slope[kMaxDecodeRows];
+  i32 position[kMaxDecodeRows];  // ALiBi's distance is |position - j|
+  // Partial result: sum_j exp(s_j - max) v_j [rows][Dv], max and sum_j exp(s_j - max) per row.
+  float *o, *row_max, *row_sum;
+};
+
 // What a kernel's scratch memory depends on.
 struct ScratchShape {
   i32 D, Dv, group;

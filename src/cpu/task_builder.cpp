@@ -1,6 +1,35 @@
 #include "cpu/task_builder.h"
 
+#include <limits>
+
 namespace tilewise::cpu {
+namespace {
+
+// Query rows that belong to no sequence: out = 0, lse = -inf.
+template <class T>
+void clear_rows(const Problem& p, i64 b, i64 begin, i64 end) {
+  for (i64 i = begin; i < end; ++i)
+    for (i64 h = 0; h < p.H; ++h) {
+      for (i64 d = 0; d < p.Dv; ++d) *p.out.at<T>(b, i, h, d) = T{};
+      if (p.lse) *p.lse.at(b, h, i) = -std::numeric_limits<float>::infinity();
+    }
+}
+
+}  // namespace
+
+void clear_unused_rows(const Problem& p, const std::vector<Sequence>& all) {
+  if (!p.varlen()) return;
+  with_type(p.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    i64 covered = 0;  // packed: rows before this one are done
+    for (const Sequence& s : all) {
+      if (p.packed) clear_rows<T>(p, 0, covered, s.q_row);
+      covered = s.q_row + s.sq;
+      if (!p.packed) clear_rows<T>(p, s.q_b, covered, p.Sq);
+    }
+    if (p.packed) clear_rows<T>(p, 0, covered, p.total_q);
+  });
+}
 
 Matrix head_matrix(const View& t, i64 b, i64 first, i64 head) {
   const i64 offset = b * t.stride.b + first * t.stride.s + head * t.stride.h;

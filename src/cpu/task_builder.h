@@ -17,4 +17,7 @@ SubBlock sub_block(const Band<i32>& band, i32 first, i32 rows);
 // The band of one sequence, in 32 bits (lengths stay below 2^29).
 Band<i32> sequence_band(const Problem& p, const Sequence& s);
 
+// Rows of out and lse that belong to no sequence: out = 0, lse = -inf.
+void clear_unused_rows(const Problem& p, const std::vector<Sequence>& all);
+
 }  // namespace tilewise::cpu

@@ -15,6 +15,23 @@ std::string usable_names(const CpuMachine& m) {
   return names;
 }
 
+// Why a forward problem is not one for the decode strategy; "" when it is. Only the shape decides, never the
+// number of threads: results must not depend on it.
+std::string decode_refusal(const Problem& p) {
+  if (p.packed && p.batch_invariant)
+    return "batch_invariant with packed sequences: the longest query length depends on the batch";
+  if (p.Sq > kDecodeQueries)
+    return cat(p.Sq,
+               p.packed ? " queries at most in a sequence (max_seqlen_q), it is for up to "
+                        : " queries, it is for up to ",
+               kDecodeQueries);
+  if (p.Sq * p.group() > kDecodeRows)
+    return cat(p.Sq * p.group(), " queries share a key/value head, it is for up to ", kDecodeRows);
+  if (p.bias || p.mask || p.dropout_p > 0) return "it has no bias, boolean mask or dropout";
+  if (p.k.stride.d != 1 || p.v.stride.d != 1) return "it reads k and v in place, their last stride must be 1";
+  return "";
+}
+
 }  // namespace
 
 Decision decide_cpu(const Problem& p, const CpuMachine& m) {
@@ -47,6 +64,15 @@ Decision decide_cpu(const Problem& p, const CpuMachine& m) {
     }
   }
   choice.threads = p.threads ? p.threads : m.threads;
+  if (p.pass == TW_FORWARD) {
+    const std::string refusal = decode_refusal(p);
+    if (refusal.empty()) {
+      choice.strategy = CpuStrategy::decode;
+      d.reasons.push_back(cat("decode: at most ", p.Sq * p.group(), " queries share a key/value head"));
+    } else {
+      d.rejected.push_back({"decode", refusal});
+    }
+  }
   d.algorithm = choice.isa;
   d.choice = choice;
   return d;

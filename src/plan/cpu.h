@@ -23,6 +23,10 @@ enum class CpuStrategy {
   decode,  // few queries, many keys: tasks are chunks of keys, merged in a fixed order
 };
 
+// Most queries of a sequence, and most (query head, query) rows that share a key/value head, for decode:
+// beyond it a tile of queries is well enough filled to be faster.
+inline constexpr int kDecodeQueries = 8, kDecodeRows = 64;
+
 struct CpuChoice {
   std::string isa;
   CpuStrategy strategy = CpuStrategy::tiles;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cpu/generic/backward.h"
+#include "cpu/generic/decode.h"
 #include "cpu/generic/forward.h"
 #include "cpu/generic/probe.h"
 #include "cpu/isa.h"
@@ -24,6 +25,10 @@ constexpr Kernels make_table(const char* name) {
   k.backward[1] = backward<V, fp16>;
   k.backward[2] = backward<V, bf16>;
   k.backward_scratch = backward_scratch<V>;
+  k.decode[0] = decode<V, float>;
+  k.decode[1] = decode<V, fp16>;
+  k.decode[2] = decode<V, bf16>;
+  k.decode_scratch = decode_scratch<V>;
   k.probes = make_probes<V>();
   return k;
 }

@@ -92,6 +92,13 @@ struct Base : VectorTypes<Lanes> {
     fp16 x[W] = {*p};
     return V::widen(x)[0];
   }
+  // The first n elements, then zeros; nothing behind them is read.
+  template <class T>
+  TILEWISE_INLINE F widen_first(const T* p, int n) {
+    T x[W] = {};
+    for (int i = 0; i < n; ++i) x[i] = p[i];
+    return V::widen(x);
+  }
   template <class T>
   TILEWISE_INLINE void narrow1(T* p, float x) {
     T y[W];

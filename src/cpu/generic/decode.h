@@ -1,0 +1,233 @@
+// Decode: few queries, many keys, so memory is read once and decides the speed. The head dim is in vector
+// lanes; Rows (heads and queries that share a key/value head) are taken 4, 2 or 1 at a time with W / Rows
+// keys, so that W dot products are W accumulators, and one W x W transpose sums them all. A vector of scores
+// is then [Rows][W / Rows keys]: lane = row * Keys + key.
+//
+// Per block of keys: scores (fetching V ahead), softmax, values (fetching the next K ahead).
+#pragma once
+
+#include "cpu/generic/gemm.h"
+#include "cpu/generic/pack.h"
+#include "cpu/generic/scores.h"
+#include "cpu/generic/scratch.h"
+
+namespace tilewise::cpu {
+
+static constexpr int kDecodeKeys = 64;  // of a block: K and V of it stay in a small L2 cache
+
+template <class V>
+struct DecodeScratch {
+  float* q;  // [rows][padded D], fp32
+  float* s;  // scores of a block
+  static i64 padded(i64 D) { return (D + V::W - 1) / V::W * V::W; }
+
+  static size_t carve(DecodeScratch* f, void* memory, const ScratchShape& shape) {
+    Carver c{static_cast<char*>(memory)};
+    DecodeScratch unused;
+    if (!f) f = &unused;
+    f->q = c.floats(kMaxDecodeRows * padded(shape.D));
+    f->s = c.floats((kDecodeKeys + V::W) * 4);
+    return c.used;
+  }
+};
+
+// What the lanes of a score vector stand for.
+template <class V>
+struct DecodeLanes {
+  typename V::I low, high, position, key;
+  typename V::F slope;
+};
+
+template <class V, int Rows>
+TILEWISE_INLINE DecodeLanes<V> decode_lanes(const DecodeTask& t, int first) {
+  constexpr int Keys = V::W / Rows;
+  i32 low[V::W], high[V::W], position[V::W], key[V::W];
+  float slope[V::W];
+  for (int i = 0; i < V::W; ++i) {
+    const int r = first + i / Keys;
+    low[i] = t.low[r], high[i] = t.high[r], position[i] = t.position[r], key[i] = i % Keys,
+    slope[i] = t.slope[r];
+  }
+  using I = typename V::I;
+  return {V::template load<I>(low), V::template load<I>(high), V::template load<I>(position),
+          V::template load<I>(key), V::load(slope)};
+}
+
+// Raw scores of keys [0, n): W dot products at a time. k: the block's first key; v is only fetched ahead.
+template <class V, class T, int Rows>
+[[gnu::noinline]] static void decode_dots(const float* q, i64 q_row, const T* k, i64 k_row, int n, int D,
+                                          float* s, const T* v, i64 v_row, int Dv) {
+  constexpr int Keys = V::W / Rows, W = V::W;
+  for (int j = 0; j < n; j += Keys, s += W) {
+    const T* key[Keys];
+    unroll<Keys>([&]<int i>() TILEWISE_INLINED {
+      const int row = j + i < n ? j + i : n - 1;  // keys past the end repeat the last; they are masked
+      key[i] = k + row * k_row;
+      prefetch_row(v + row * v_row, v ? Dv : 0);
+    });
+    typename V::F acc[W];
+    unroll<W>([&]<int i>() TILEWISE_INLINED { acc[i] = typename V::F{}; });
+    int d = 0;
+    for (; d + W <= D; d += W) {
+      typename V::F x[Keys];
+      unroll<Keys>([&]<int i>() TILEWISE_INLINED { x[i] = V::pin(V::widen(key[i] + d)); });
+      unroll<Rows>([&]<int r>() TILEWISE_INLINED {
+        const typename V::F y = V::pin(V::load(q + r * q_row + d));
+        unroll<Keys>([&]<int i>() TILEWISE_INLINED { acc[r * Keys + i] += x[i] * y; });
+      });
+    }
+    if (d < D)
+      unroll<Keys>([&]<int i>() TILEWISE_INLINED {
+        const typename V::F x = V::widen_first(key[i] + d, D - d);
+        unroll<Rows>([&]<int r>() TILEWISE_INLINED { acc[r * Keys + i] += x * V::load(q + r * q_row + d); });
+      });
+    transpose<V>(acc);
+    typename V::F even = acc[0], odd = acc[1];
+    unroll<W / 2 - 1>([&]<int i>() TILEWISE_INLINED { even += acc[2 * i + 2], odd += acc[2 * i + 3]; });
+    V::store(s, even + odd);
+  }
+}
+
+// o[r] = alpha[r] o[r] + sum over keys [0, n) of p(r, j) v[j], for NV vectors of columns. Scores' layout: see
+// above.
+template <class V, class T, int Rows, int NV>
+[[gnu::noinline]] static void decode_values(const float* s, const T* v, i64 v_row, int n, int offset,
+                                            float* o, i64 o_row, const float* alpha, const T* next_k,
+                                            i64 k_row, int D) {
+  constexpr int Keys = V::W / Rows, W = V::W;
+  typename V::F acc[Rows][NV];
+  unroll<Rows * NV>([&]<int i>() TILEWISE_INLINED {
+    acc[i / NV][i % NV] = V::load(o + i / NV * o_row + i % NV * W) * alpha[i / NV];
+  });
+  for (int j = offset; j < offset + n; ++j, v += v_row) {
+    const float* p = s + j / Keys * W + j % Keys;
+    if (next_k) prefetch_row(next_k + j * k_row, D);
+    typename V::F x[NV];
+    unroll<NV>([&]<int i>() TILEWISE_INLINED { x[i] = V::pin(V::widen(v + i * W)); });
+    unroll<Rows>([&]<int r>() TILEWISE_INLINED {
+      const float y = p[r * Keys];
+      unroll<NV>([&]<int i>() TILEWISE_INLINED { acc[r][i] += x[i] * y; });
+    });
+  }
+  unroll<Rows * NV>([&]<int i>()
+                        TILEWISE_INLINED { V::store(o + i / NV * o_row + i % NV * W, acc[i / NV][i % NV]); });
+}
+
+// Scores to probabilities in place; per row the maximum and the sum are brought up to date, alpha rescales
+// the past.
+template <class V, int Rows, int Degree>
+static void decode_softmax(const DecodeTask& t, int first, i32 begin, i32 end, float* s, float* alpha) {
+  constexpr int W = V::W, Keys = W / Rows;
+  const DecodeLanes<V> lanes = decode_lanes<V, Rows>(t, first);
+  const int vectors = (end - begin + Keys - 1) / Keys;
+  typename V::F top = V::set1(-kInfinity);
+  for (int n = 0; n < vectors; ++n) {
+    typename V::F x = V::load(s + n * W) * t.scale;
+    const typename V::I key = lanes.key + (begin + n * Keys);
+    if (t.softcap != 0) x = V::tanh(x / t.softcap) * t.softcap;
+    if (t.has_alibi) {
+      const typename V::I distance = lanes.position - key;
+      x -= V::to_float(distance < 0 ? -distance : distance) * lanes.slope;
+    }
+    const typename V::I seen = (key >= lanes.low) & (key < lanes.high) & (key < end);
+    x = V::select(seen, x, V::set1(-kInfinity));
+    top = V::max(x, top);
+    V::store(s + n * W, x);
+  }
+  float best[W], reference[W], sum[W];
+  V::store(best, top);
+  for (int r = 0; r < Rows; ++r) {
+    float m = t.row_max[first + r];
+    for (int i = r * Keys; i < (r + 1) * Keys; ++i) m = best[i] > m ? best[i] : m;
+    for (int i = r * Keys; i < (r + 1) * Keys; ++i) reference[i] = m == -kInfinity ? 0 : m;
+    const float past = (t.row_max[first + r] - reference[r * Keys]) * kLog2e;
+    alpha[r] = V::template exp2<6>(V::set1(past))[0];
+    t.row_max[first + r] = m;
+  }
+  const typename V::F m = V::load(reference);
+  typename V::F total{};
+  for (int n = 0; n < vectors; ++n) {
+    const typename V::F p = V::template exp2<Degree>((V::load(s + n * W) - m) * kLog2e);
+    total += p;
+    V::store(s + n * W, p);
+  }
+  V::store(sum, total);
+  for (int r = 0; r < Rows; ++r) {
+    float l = 0;
+    for (int i = r * Keys; i < (r + 1) * Keys; ++i) l += sum[i];
+    t.row_sum[first + r] = t.row_sum[first + r] * alpha[r] + l;
+  }
+}
+
+// Rows [first, first + Rows) against keys [begin, end). ahead: the next block's K, or null.
+template <class V, class T, int Rows>
+static void decode_block(const DecodeTask& t, const DecodeScratch<V>& f, int first, i32 begin, i32 end,
+                         bool fetch_values, const T* ahead) {
+  constexpr int W = V::W, Keys = W / Rows, NV = W == 16 ? 4 : 2;
+  const i64 q_row = f.padded(t.D);
+  const T *k = static_cast<const T*>(t.k.data) + begin * t.k.row,
+          *v = static_cast<const T*>(t.v.data) + begin * t.v.row;
+  float alpha[4];
+  decode_dots<V, T, Rows>(f.q + first * q_row, q_row, k, t.k.row, end - begin, t.D, f.s,
+                          fetch_values ? v : nullptr, t.v.row, t.Dv);
+  decode_softmax<V, Rows, sizeof(T) == 4 ? 6 : 4>(t, first, begin, end, f.s, alpha);
+  // keys that every row sees; the others are added row by row, to those that see them (0 * NaN would reach
+  // the rest)
+  i32 all_begin = begin, all_end = end;
+  for (int r = first; r < first + Rows; ++r) {
+    all_begin = t.low[r] > all_begin ? t.low[r] : all_begin;
+    all_end = t.high[r] < all_end ? t.high[r] : all_end;
+  }
+  if (all_end < all_begin) all_begin = all_end = end;
+  float* o = t.o + first * i64(t.Dv);
+  i64 d = 0;
+  const T* from = v + (all_begin - begin) * t.v.row;
+  const int n = all_end - all_begin, offset = all_begin - begin;
+  for (; d + NV * W <= t.Dv; d += NV * W)
+    decode_values<V, T, Rows, NV>(f.s, from + d, t.v.row, n, offset, o + d, t.Dv, alpha,
+                                  d == 0 ? ahead : nullptr, t.k.row, t.D);
+  for (; d + W <= t.Dv; d += W)
+    decode_values<V, T, Rows, 1>(f.s, from + d, t.v.row, n, offset, o + d, t.Dv, alpha, nullptr, 0, 0);
+  auto probability = [&](int r, i32 j) {
+    return f.s[(j - begin) / Keys * W + r * Keys + (j - begin) % Keys];
+  };
+  const i64 tail = d;
+  for (int r = 0; r < Rows; ++r) {
+    float* row = o + r * i64(t.Dv);
+    for (d = tail; d < t.Dv; ++d) row[d] *= alpha[r];
+    for (i32 j = begin; j < end; ++j) {
+      const bool common = j >= all_begin && j < all_end;
+      if (!common && (j < t.low[first + r] || j >= t.high[first + r])) continue;
+      const float p = probability(r, j);
+      for (d = common ? tail : 0; d < t.Dv; ++d) row[d] += p * V::widen1(v + (j - begin) * t.v.row + d);
+    }
+  }
+}
+
+template <class V, class T>
+static void decode(const DecodeTask& t, void* scratch) {
+  DecodeScratch<V> f;
+  DecodeScratch<V>::carve(&f, scratch, {t.D, t.Dv, 1});
+  const i64 q_row = f.padded(t.D);
+  for (int r = 0; r < t.rows; ++r) {
+    const T* q = static_cast<const T*>(t.q[r]);
+    for (i64 d = 0; d < q_row; ++d) f.q[r * q_row + d] = d < t.D ? V::widen1(q + d * t.q_column) : 0.f;
+    for (i64 d = 0; d < t.Dv; ++d) t.o[r * i64(t.Dv) + d] = 0;
+    t.row_max[r] = -kInfinity;
+    t.row_sum[r] = 0;
+  }
+  for (i32 begin = t.begin; begin < t.end; begin += kDecodeKeys) {
+    const i32 end = begin + kDecodeKeys < t.end ? begin + kDecodeKeys : t.end;
+    const T* next = end < t.end ? static_cast<const T*>(t.k.data) + end * t.k.row : nullptr;
+    row_blocks<4>(t.rows, [&]<int Rows>(i64 first) {
+      decode_block<V, T, Rows>(t, f, int(first), begin, end, first == 0, first == 0 ? next : nullptr);
+    });
+  }
+}
+
+template <class V>
+static size_t decode_scratch(const ScratchShape& shape) {
+  return DecodeScratch<V>::carve(nullptr, nullptr, shape);
+}
+
+}  // namespace tilewise::cpu
