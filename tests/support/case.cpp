@@ -393,6 +393,11 @@ tw_status Attention::run(tw_pass pass, const std::string& algorithm) {
     for (Named& t : tensors())
       if (*t.tensor) present.push_back(t.tensor);
     gpu.emplace(call, present);
+    for (const Length& l : length) {  // the host cannot read the offsets there
+      if (!c.varlen) break;
+      call.max_seqlen_q = std::max(call.max_seqlen_q, l.slot_q);
+      call.max_seqlen_k = std::max(call.max_seqlen_k, l.slot_k);
+    }
   }
   size_t need = 0;
   if (const tw_status s = tw_attention_workspace(&call, pass, &need); s != TW_OK) return s;

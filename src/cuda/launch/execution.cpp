@@ -38,7 +38,7 @@ void CudaExecution::prepare() const {
 void CudaExecution::run(const Problem& p, void* workspace, void* stream) const {
   if (uses_.empty()) return;
   const CurrentDevice current(device_.ordinal);
-  check_pointers(p, workspace_ ? workspace : nullptr);
+  known_pointers_.check(p, workspace_ ? workspace : nullptr);
   const Launcher launcher(uses_, names_, functions(current.context()), stream);
   enqueue(p, static_cast<std::byte*>(workspace), launcher);
 }

@@ -10,6 +10,7 @@
 
 #include "core/execution.h"
 #include "cuda/driver/driver.h"
+#include "cuda/launch/params.h"
 #include "kernels/shared/config.h"
 
 namespace tilewise::cuda {
@@ -67,6 +68,7 @@ class CudaExecution : public Execution {
   const std::vector<KernelUse> uses_;
   std::vector<std::string> names_;
   const size_t workspace_;
+  mutable KnownPointers known_pointers_;
   mutable std::mutex loading_;
   mutable std::unique_ptr<const Loaded> owner_;
   mutable std::atomic<const Loaded*> loaded_{nullptr};

@@ -78,22 +78,25 @@ void check_alignment(const Problem& p) {
   check(p.q, "q"), check(p.k, "k"), check(p.v, "v"), check(p.dout, "dout");
 }
 
-void check_pointers(const Problem& p, const void* workspace) {
-  const auto check = [&](const void* pointer, const char* name) {
+void KnownPointers::check(const Problem& p, const void* workspace) {
+  size_t place = 0;
+  const auto check = [&](bool read, const void* pointer, const char* name) {
+    std::atomic<const void*>& known = known_[place++];
+    if (!read || !pointer || known.load(std::memory_order_relaxed) == pointer) return;
     check_pointer(pointer, p.device_index, name);
+    known.store(pointer, std::memory_order_relaxed);
   };
-  const bool queries = p.total_q * p.H > 0, keys = p.total_k * p.Hk > 0;
-  if (queries) {
-    check(p.q.data, "q"), check(p.out.data, "out"), check(p.lse.data, "lse");
-    check(p.dout.data, "dout"), check(p.dlse.data, "dlse"), check(p.dq.data, "dq");
-    check(p.alibi, "alibi_slopes"), check(p.sink, "sink"), check(p.dsink, "dsink");
-  }
-  if (keys) check(p.k.data, "k"), check(p.v.data, "v"), check(p.dk.data, "dk"), check(p.dv.data, "dv");
-  if (queries && keys) check(p.bias.data, "bias"), check(p.mask.data, "mask"), check(p.dbias.data, "dbias");
-  check(p.cu_seqlens_q.data, "cu_seqlens_q"), check(p.cu_seqlens_k.data, "cu_seqlens_k");
-  check(p.seqused_q.data, "seqused_q"), check(p.seqused_k.data, "seqused_k");
-  check(p.philox_state, "philox_state");
-  check(workspace, "workspace");
+  const bool queries = p.total_q * p.H > 0, keys = p.total_k * p.Hk > 0, scores = queries && keys;
+  check(queries, p.q.data, "q"), check(keys, p.k.data, "k"), check(keys, p.v.data, "v");
+  check(queries, p.out.data, "out"), check(queries, p.lse.data, "lse");
+  check(scores, p.bias.data, "bias"), check(scores, p.mask.data, "mask");
+  check(queries, p.alibi, "alibi_slopes"), check(queries, p.sink, "sink");
+  check(true, p.cu_seqlens_q.data, "cu_seqlens_q"), check(true, p.cu_seqlens_k.data, "cu_seqlens_k");
+  check(true, p.seqused_q.data, "seqused_q"), check(true, p.seqused_k.data, "seqused_k");
+  check(queries, p.dout.data, "dout"), check(queries, p.dlse.data, "dlse"), check(queries, p.dq.data, "dq");
+  check(keys, p.dk.data, "dk"), check(keys, p.dv.data, "dv"), check(scores, p.dbias.data, "dbias");
+  check(queries, p.dsink, "dsink"), check(true, p.philox_state, "philox_state"),
+      check(true, workspace, "workspace");
 }
 
 }  // namespace tilewise::cuda
