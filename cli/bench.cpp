@@ -18,7 +18,7 @@ namespace {
 struct Arguments {
   ShapeOptions shape;
   ScoreOptions scores;
-  std::string pass = "fwd", against, algorithms, seconds = "1", clock = "wall";
+  std::string pass = "fwd", against, seconds = "1", clock = "wall";
   bool full = false, json = false;
 };
 
@@ -55,13 +55,15 @@ Grid read_grid(const Arguments& x) {
     invalid("--seconds: '", x.seconds, "'; must be above 0, at most 3600");
   if (x.clock != "wall" && x.clock != "cpu") invalid("--clock: '", x.clock, "'; must be wall or cpu");
   g.clock.kind = x.clock == "wall" ? ClockKind::wall : ClockKind::cpu;
-  g.algorithms = x.algorithms.empty() ? std::vector<std::string>{""} : split(x.algorithms, ',');
+  g.algorithms = split(x.scores.algorithm, ',');  // none named: one empty name, the planner's choice
   if (!x.against.empty()) g.against = split(x.against, ',');
   for (const std::string& name : g.against)
     if (name != "unfused" && name != "unfused-kept")
       invalid("--against: '", name,
               "'; must be unfused (S and P allocated by each call) or unfused-kept (allocated once)");
-  const tw_options options = read_score_options(x.scores);
+  ScoreOptions scores = x.scores;
+  scores.algorithm.clear();
+  const tw_options options = read_score_options(scores);
   g.clock.threads = options.threads ? options.threads : cpu::machine().threads;
   std::vector<tw_options> masks = {options};
   if (!options.causal && x.scores.window.empty() && !x.full) {
@@ -89,34 +91,52 @@ std::string mask_text(const tw_options& o) {
 
 struct Line {
   std::string algorithm;
+  Peak peak;
   Measurement measured;
 };
 
+// The peak of the instruction set that runs the cell; on a GPU unknown.
+Peak peak_of(const Grid& g, const Cell& c, const std::string& algorithm) {
+  tw_options o = c.options;
+  o.algorithm = algorithm.empty() ? nullptr : algorithm.c_str();
+  const std::string isa = g.device.type == TW_CPU ? isa_of(shape_only(c.shape, TW_FORWARD, o, g.device)) : "";
+  return Peak(c.shape, o, c.work, g.device, isa);
+}
+
 // The library's algorithms first, then what they are compared with.
-std::vector<Line> measure(const Grid& g, const Cell& c, const Peak& peak) {
+std::vector<Line> measure(const Grid& g, const Cell& c) {
   std::vector<std::unique_ptr<Contender>> contenders;
   std::vector<Line> lines;
   for (const std::string& name : g.algorithms) {
     contenders.push_back(make_tilewise(c.shape, c.options, c.work, g.device, name, g.clock));
-    lines.push_back({name.empty() ? "tilewise" : name, {}});
+    lines.push_back({name.empty() ? "tilewise" : name, peak_of(g, c, name), {}});
   }
   for (const std::string& name : g.against) {
-    if (c.work != Work::forward) invalid("--against: ", name, " has no backward; choose --pass fwd");
-    if (g.device.type != TW_CPU)
-      invalid("--against: ", name, " runs on the CPU; on a GPU use --algorithm unfused,fa1,...");
     contenders.push_back(make_unfused(c.shape, c.options, name == "unfused-kept", g.clock));
-    lines.push_back({name, {}});
+    lines.push_back({name, peak_of(g, c, ""), {}});
   }
-  const std::vector<Measurement> m = compare(contenders, peak, g.seconds);
+  std::vector<Peak> peaks;
+  for (const Line& line : lines) peaks.push_back(line.peak);
+  const std::vector<Measurement> m = compare(contenders, peaks, g.seconds);
   for (size_t i = 0; i < lines.size(); ++i) lines[i].measured = m[i];
   return lines;
 }
 
-Peak peak_of(const Grid& g, const Cell& c) {
-  tw_options o = c.options;
-  if (!g.algorithms.front().empty()) o.algorithm = g.algorithms.front().c_str();
-  const std::string isa = g.device.type == TW_CPU ? isa_of(shape_only(c.shape, TW_FORWARD, o, g.device)) : "";
-  return Peak(c.shape, o, c.work, g.device, isa);
+// Every mistake shows before the first measurement.
+void check_cell(const Grid& g, const Cell& c) {
+  const tw_pass pass = c.work == Work::forward ? TW_FORWARD : TW_BACKWARD;
+  for (const std::string& name : g.algorithms) {
+    tw_options o = c.options;
+    o.algorithm = name.empty() ? nullptr : name.c_str();
+    tw::Plan(shape_only(c.shape, pass, o, g.device), pass);
+  }
+  if (g.against.empty()) return;
+  const std::string against = "--against: " + g.against[0];
+  if (c.work != Work::forward) invalid(against, " has no backward; choose --pass fwd");
+  if (g.device.type != TW_CPU) invalid(against, " runs on the CPU; on a GPU use --algorithm unfused,fa1");
+  if (c.shape.dtype != TW_FP32) invalid(against, " runs in fp32; choose --dtype fp32");
+  if (mask_text(c.options) == "window" || c.options.softcap > 0 || c.options.dropout_p > 0)
+    invalid(against, " knows no window, softcap or dropout; leave them out");
 }
 
 std::string first_columns(const Cell& c) {
@@ -129,9 +149,10 @@ std::string first_columns(const Cell& c) {
                 (std::to_string(s.seqlen_q) + keys).c_str(), static_cast<long long>(s.dim), heads.c_str());
 }
 
-void print_lines(const Cell& c, const Peak& peak, const std::vector<Line>& lines) {
+void print_lines(const Cell& c, const std::vector<Line>& lines) {
   for (size_t i = 0; i < lines.size(); ++i) {
     const Measurement& m = lines[i].measured;
+    const Peak& peak = lines[i].peak;
     std::string line = first_columns(c) + format("  %-12s %10s %7.0f %-8s", lines[i].algorithm.c_str(),
                                                  time_text(m.seconds).c_str(), m.rate / 1e9,
                                                  peak.memory_bound() ? "GB/s" : "GFLOP/s");
@@ -142,7 +163,8 @@ void print_lines(const Cell& c, const Peak& peak, const std::vector<Line>& lines
   std::fflush(stdout);
 }
 
-nlohmann::json json_line(const Cell& c, const Peak& peak, const Line& line) {
+nlohmann::json json_line(const Cell& c, const Line& line) {
+  const Peak& peak = line.peak;
   const Shape& s = c.shape;
   nlohmann::json j = {{"algorithm", line.algorithm},
                       {"pass", name_of(c.work)},
@@ -163,20 +185,17 @@ nlohmann::json json_line(const Cell& c, const Peak& peak, const Line& line) {
 
 void bench(const Arguments& x) {
   const Grid g = read_grid(x);
-  for (const Cell& c : g.cells)  // every mistake shows before the first measurement
-    tw::Plan(shape_only(c.shape, c.work == Work::forward ? TW_FORWARD : TW_BACKWARD, c.options, g.device),
-             c.work == Work::forward ? TW_FORWARD : TW_BACKWARD);
+  for (const Cell& c : g.cells) check_cell(g, c);
   nlohmann::json all = nlohmann::json::array();
   if (!x.json)
     std::printf("%-5s %-6s %-7s %5s %11s %4s %6s  %-12s %10s %16s   of the peak measured in between\n",
                 "dtype", "pass", "mask", "batch", "seqlen", "dim", "heads", "algorithm", "median", "");
   for (const Cell& c : g.cells) {
-    const Peak peak = peak_of(g, c);
-    const std::vector<Line> lines = measure(g, c, peak);
+    const std::vector<Line> lines = measure(g, c);
     if (x.json)
-      for (const Line& line : lines) all.push_back(json_line(c, peak, line));
+      for (const Line& line : lines) all.push_back(json_line(c, line));
     else
-      print_lines(c, peak, lines);
+      print_lines(c, lines);
   }
   if (x.json) std::printf("%s\n", all.dump(1).c_str());
 }
@@ -190,12 +209,11 @@ void add_bench(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("bench", "Speed, as a share of the peak measured in the same run");
   add_shape_options(*verb, x->shape);
   add_score_options(*verb, x->scores);
-  auto* how = verb->add_option_group("Measurement", "--seqlen, --dim, --dtype and --pass take lists");
+  auto* how =
+      verb->add_option_group("Measurement", "--seqlen, --dim, --dtype, --pass and --algorithm take lists");
   how->add_option("--pass", x->pass, "fwd, bwd, fwdbwd")->capture_default_str();
   how->add_flag("--full", x->full, "Without a mask only (default: without and causal)");
   how->add_option("--against", x->against, "unfused, unfused-kept: standard attention on the CPU");
-  how->add_option("--algorithms", x->algorithms,
-                  "Kernels to compare, by names that `tilewise explain` lists");
   how->add_option("--seconds", x->seconds, "Time for each problem")->capture_default_str();
   how->add_option("--clock", x->clock,
                   "wall, or cpu: the threads' own time, for a machine that others use too")
@@ -206,7 +224,7 @@ void add_bench(CLI::App& app) {
   tilewise bench --dtype fp32,bf16 --seqlen 2048 --pass fwd,bwd --json
   tilewise bench --seqlen 4096 --dim 64 --against unfused
   tilewise bench --seqlen 1 --seqlen-k 65536 --heads 32 --kv-heads 8 --dim 128 --full      (decoding)
-  tilewise bench --device cuda --dtype bf16 --heads 16 --dim 128 --algorithms fa2,unfused
+  tilewise bench --device cuda --dtype bf16 --heads 16 --dim 128 --algorithm fa2,unfused
 
 Operations are counted as 2 (D + Dv) for each visible pair of query and key, 2.5 times that for the backward;
 a causal mask halves them. The peak is that of the same threads' fused multiply-adds (bf16: pair products,

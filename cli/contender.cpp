@@ -163,26 +163,29 @@ double Peak::measure() const {
   return cpu::probe_read(isa_, threads_, int64_t(256) << 20, 3);
 }
 
-std::vector<Measurement> compare(const std::vector<std::unique_ptr<Contender>>& contenders, const Peak& peak,
-                                 double budget) {
+std::vector<Measurement> compare(const std::vector<std::unique_ptr<Contender>>& contenders,
+                                 const std::vector<Peak>& peaks, double budget) {
   const size_t n = contenders.size();
   std::vector<std::vector<double>> seconds(n), shares(n);
-  for (const auto& c : contenders) c->run();
+  std::vector<double> before(n);
+  for (size_t i = 0; i < n; ++i) {
+    contenders[i]->run();
+    if (peaks[i].memory_bound()) before[i] = peaks[i].measure();  // once: reading memory takes long
+  }
   const double start = kWall.now();
-  double before = peak.known() ? peak.measure() : 0;
   for (int round = 0; round < 100 && (round < 3 || kWall.now() - start < budget); ++round)
     for (size_t i = 0; i < n; ++i) {
+      const bool probe = peaks[i].known() && !peaks[i].memory_bound();
+      if (probe) before[i] = peaks[i].measure();
       const double took = contenders[i]->run();
+      const double after = probe ? peaks[i].measure() : before[i];
       seconds[i].push_back(took);
-      if (!peak.known()) continue;
-      const double after = peak.memory_bound() ? before : peak.measure();  // reading memory takes too long
-      shares[i].push_back(peak.amount() / took / ((before + after) / 2));
-      before = after;
+      if (peaks[i].known()) shares[i].push_back(peaks[i].amount() / took / ((before[i] + after) / 2));
     }
   std::vector<Measurement> results;
   for (size_t i = 0; i < n; ++i) {
     const double typical = median(seconds[i]);
-    results.push_back({typical, peak.amount() / typical, shares[i].empty() ? 0 : median(shares[i])});
+    results.push_back({typical, peaks[i].amount() / typical, shares[i].empty() ? 0 : median(shares[i])});
   }
   return results;
 }

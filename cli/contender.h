@@ -58,10 +58,10 @@ struct Measurement {
   double share = 0;    // median of the rate over the peak of the same moment; 0 = unknown
 };
 
-// Runs the contenders in turn, the peak measured between them, for about `budget` seconds: at least 3 rounds,
-// at most 100.
-std::vector<Measurement> compare(const std::vector<std::unique_ptr<Contender>>& contenders, const Peak& peak,
-                                 double budget);
+// Runs the contenders in turn, each one's peak measured before and after it, for about `budget` seconds: at
+// least 3 rounds, at most 100.
+std::vector<Measurement> compare(const std::vector<std::unique_ptr<Contender>>& contenders,
+                                 const std::vector<Peak>& peaks, double budget);
 
 // The instruction set that the planner chooses here.
 std::string isa_of(const tw_attention& a);

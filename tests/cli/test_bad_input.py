@@ -179,6 +179,9 @@ def test_verbs(tool):
     tool.bad("explain", "--heads", "6", "--kv-heads", "4", says=["6", "4"])
     tool.bad("explain", "--pass", "sideways", says="--pass")
     tool.bad("bench", "--against", "magic", says="--against: 'magic'")
+    tool.bad("bench", "--against", "unfused", "--dtype", "bf16", says=["unfused", "--dtype fp32"])
+    tool.bad("bench", "--against", "unfused", "--pass", "bwd", says=["unfused", "--pass fwd"])
+    tool.bad("bench", "--algorithm", "scalar,fastest", says="fastest")
     tool.bad("bench", "--clock", "sun", says="--clock: 'sun'")
     tool.bad("bench", "--dim", "64,,8", says="--dim")
 
