@@ -42,9 +42,11 @@ class Decode : public Execution {
     char* memory = static_cast<char*>(workspace);
     auto* partials = reinterpret_cast<float*>(memory + per_thread_ * size_t(threads_));
     auto* kernel = kernels_.decode[dtype_index(p.dtype)];
+    // Heads last: they lie side by side in memory, so that a chunk's pages are walked to once for all of
+    // them.
     parallel(threads_, p.B * p.Hk * chunks_, [&](int worker, i64 number) {
       const Sequence& s = all[size_t(number / (p.Hk * chunks_))];
-      const DecodeTask task = make_task(p, s, number / chunks_ % p.Hk, number % chunks_, partials);
+      const DecodeTask task = make_task(p, s, number % p.Hk, number / p.Hk % chunks_, partials);
       if (task.begin < task.end) kernel(task, memory + size_t(worker) * per_thread_);
     });
     parallel(threads_, p.B * p.H, [&](int, i64 number) {
