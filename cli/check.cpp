@@ -1,9 +1,12 @@
 // tilewise check: is this installation right? A list of problems that together use every feature, on every
 // kernel that this machine can run, each result held against the fp64 oracle.
+#include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <map>
 #include <memory>
+#include <thread>
 
 #include "cli/cli.h"
 #include "cli/execute.h"
@@ -161,8 +164,29 @@ void run(const Trial& t, tw_pass pass, DeviceName device, const std::string& alg
               oracle::messages(verdicts, true).c_str());
 }
 
+// Compiles side by side what the trials need on a GPU: one after the other that takes minutes. What cannot be
+// compiled or planned says so when its turn comes.
+void prepare_kernels(DeviceName device, const std::string& algorithm) {
+  constexpr size_t kPasses = 2, kJobs = std::size(kTrials) * kPasses;
+  std::atomic<size_t> next{0};
+  const auto work = [&] {
+    for (size_t i; (i = next++) < kJobs;) try {
+        const tw_pass pass = i % kPasses ? TW_FORWARD : TW_BACKWARD;
+        const Problem problem(kTrials[i / kPasses], pass);
+        tw_attention a = planned(problem.attention, pass, device);
+        if (!algorithm.empty()) a.options.algorithm = algorithm.c_str();
+        tw::Plan(a, pass).prepare();
+      } catch (const std::exception&) {
+      }
+  };
+  std::vector<std::thread> threads(std::max(1u, std::thread::hardware_concurrency()));
+  for (std::thread& t : threads) t = std::thread(work);
+  for (std::thread& t : threads) t.join();
+}
+
 int check_algorithm(DeviceName device, const std::string& algorithm) {
   int wrong = 0;
+  if (device.type == TW_CUDA) prepare_kernels(device, algorithm);
   for (tw_pass pass : {TW_FORWARD, TW_BACKWARD}) {
     Tally tally;
     for (const Trial& t : kTrials) run(t, pass, device, algorithm, tally);
