@@ -28,7 +28,7 @@ namespace backward_tiles {
 
 // `plain`: no feature that keeps more than one register per score. A tile with 64 scores a thread leaves no
 // room for more.
-enum class When { always, plain, plain_full, plain_masked };
+enum class When { always, plain, plain_masked };
 
 struct Tile {
   int largest_dim;
@@ -39,13 +39,13 @@ struct Tile {
 // The first that fits, in the order in which they were measured to be fast on an H200 (docs/measurements.md);
 // the ones with less shared memory serve the devices that have less.
 inline constexpr Tile kHalf[] = {
-    {64, When::plain_masked, 64, 128, 4, 2, 4, 4, 2, 2}, {64, When::plain, 32, 128, 4, 2, 4, 4, 2, 2},
-    {64, When::always, 64, 64, 4, 2, 4, 4, 2, 2},        {64, When::always, 64, 64, 4, 1, 4, 4, 2, 1},
-    {96, When::plain_full, 64, 128, 8, 2, 4, 4, 4, 1},   {128, When::plain, 128, 128, 8, 1, 2, 4, 4, 1},
-    {128, When::always, 64, 128, 8, 2, 4, 4, 4, 1},      {128, When::always, 64, 64, 8, 1, 4, 4, 4, 1},
-    {192, When::plain, 128, 64, 8, 1, 2, 2, 4, 1},       {256, When::plain, 128, 64, 8, 1, 4, 2, 4, 1},
-    {256, When::always, 64, 64, 8, 2, 4, 2, 2, 1},       {256, When::always, 64, 64, 8, 1, 4, 2, 2, 1},
-    {256, When::always, 64, 64, 8, 1, 4, 4, 4, 1},       {256, When::always, 32, 32, 4, 1, 2, 2, 2, 1},
+    {64, When::plain, 32, 128, 4, 2, 4, 4, 2, 2},   {64, When::always, 64, 64, 4, 2, 4, 4, 2, 2},
+    {64, When::always, 64, 64, 4, 1, 4, 4, 2, 1},   {128, When::plain_masked, 128, 128, 8, 1, 2, 4, 4, 1},
+    {128, When::always, 64, 128, 8, 2, 4, 4, 2, 1}, {128, When::always, 64, 128, 8, 2, 4, 4, 4, 1},
+    {128, When::always, 64, 64, 8, 1, 4, 4, 2, 1},  {128, When::always, 64, 64, 8, 1, 4, 4, 4, 1},
+    {192, When::plain, 128, 64, 8, 1, 2, 2, 4, 1},  {256, When::plain, 128, 64, 8, 1, 4, 2, 4, 1},
+    {256, When::always, 64, 64, 8, 2, 4, 2, 2, 1},  {256, When::always, 64, 64, 8, 1, 4, 2, 2, 1},
+    {256, When::always, 64, 64, 8, 1, 4, 4, 4, 1},  {256, When::always, 32, 32, 4, 1, 2, 2, 2, 1},
 };
 inline constexpr Tile kFloat[] = {
     {64, When::always, 32, 64, 4, 2, 2, 2, 2, 1},  {128, When::always, 32, 64, 8, 1, 4, 4, 2, 1},
@@ -58,7 +58,6 @@ constexpr bool suits(const Tile& t, const Config& c) {
   switch (t.when) {
     case When::always: return true;
     case When::plain: return plain;
-    case When::plain_full: return plain && !c.masked;
     case When::plain_masked: return plain && c.masked;
   }
   return false;

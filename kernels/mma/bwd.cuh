@@ -74,7 +74,6 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   const typename Shape::STile ds_smem{ptx::shared_address(smem.ds)}, p_smem{ptx::shared_address(smem.p)};
 
   const int thread = int(ptx::thread_index());
-  const int warp = int(ptx::shfl_idx(thread / 32, 0));
   const tile::Lane home = tile::lane_of(thread);
 
   // This block's keys, key/value head and sequence: key blocks fastest, so that neighbours share Q and dO in
@@ -97,8 +96,17 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   const i32 start = diagonal > 0 && diagonal < count ? diagonal : 0;
   const i32 steps = count * p.group;
 
-  const i64 rows = workspace_rows(p);
-  const i64 row0 = workspace_row(p.cu_seqlens_q != nullptr, b, p.Sq, seq.q_row);
+  // Workspace row of this sequence's first query, made anew where it is used.
+  const auto first_row = [&] {
+    return workspace_row(p.cu_seqlens_q != nullptr, i32(ptx::opaque(u32(b))), p.Sq, seq.q_row);
+  };
+
+  // This thread's lane and warp, looked up anew in every step: kept over the loop, what follows from them
+  // takes registers.
+  const auto here = [&] { return tile::lane_of(int(ptx::opaque(u32(thread)))); };
+  const auto dkv_row = [](const tile::Lane& at) { return int(at.warp % C.warps_dkv) * Shape::kDkvKeys; };
+  const auto dv_col = [](const tile::Lane& at) { return int(at.warp / C.warps_dkv) * Shape::kDvCols; };
+  const auto dk_col = [](const tile::Lane& at) { return int(at.warp / C.warps_dkv) * Shape::kDkCols; };
 
   struct Step {
     i32 i, n, head;  // query block, how many of this head are done, query head
@@ -120,7 +128,8 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
     if (loader < 2 * kPieces) {
       const int piece = loader % kPieces, i = s.i * C.Br + piece * 4;
       const bool inside = i < seq.sq;  // the workspace is there up to the next multiple of 16
-      const float* from = (loader < kPieces ? p.lse_log2 : p.delta) + (s.head * rows + row0);
+      const float* from =
+          (loader < kPieces ? p.lse_log2 : p.delta) + (s.head * workspace_rows(p) + first_row());
       float* to = (loader < kPieces ? smem.lse[stage] : smem.delta[stage]) + piece * 4;
       ptx::cp_async_16(ptx::shared_address(to), inside ? from + i : from, inside ? 16u : 0u);
     }
@@ -130,8 +139,6 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
       dv_acc[Shape::kDkvKeys / 16][Shape::kDvCols / 8][4];
   tile::clear(dk_acc);
   tile::clear(dv_acc);
-  const int dkv_row = warp % C.warps_dkv * Shape::kDkvKeys;
-  const int dv_col = warp / C.warps_dkv * Shape::kDvCols, dk_col = warp / C.warps_dkv * Shape::kDkCols;
 
   Step step{first + start, 0, hk * p.group};
   if (steps > 0) {
@@ -146,7 +153,6 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
 #pragma unroll 1
   for (i32 it = 0; it < steps; ++it) {
     const int stage = kStages == 1 ? 0 : it & 1;
-    const tile::Lane lane = tile::lane_of(int(ptx::opaque(u32(thread))));
     const Step coming = next(step);
     ptx::cp_async_wait<0>();
     ptx::sync_threads();  // Q_i, dO_i are here; every warp is done with the block before
@@ -160,13 +166,16 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
     scores.select_head(step.head);
 
     constexpr int MT = Shape::kSKeys / 16, NT = Shape::kSQueries / 8;
-    const int s_row = warp % C.warps_s * Shape::kSKeys, s_col = warp / C.warps_s * Shape::kSQueries;
-    // Where element r of this lane's accumulator (mt, nt) lies in the sequence.
-    const auto query = [&](int nt, int r) { return i0 + s_col + nt * 8 + 2 * lane.q + (r & 1); };
-    const auto key = [&](int mt, int r) { return j0 + s_row + mt * 16 + lane.g + (r >> 1) * 8; };
     constexpr int kFragments = Shape::kDirect ? MT : 1, kFragmentColumns = Shape::kDirect ? NT / 2 : 1;
     typename M::A p_frag[kFragments][kFragmentColumns], ds_frag[kFragments][kFragmentColumns];
     {
+      const tile::Lane lane = here();
+      const int s_row = int(lane.warp % C.warps_s) * Shape::kSKeys,
+                s_col = int(lane.warp / C.warps_s) * Shape::kSQueries;
+      // Where element r of this lane's accumulator (mt, nt) lies in the sequence.
+      const auto query = [&](int nt, int r) { return i0 + s_col + nt * 8 + 2 * lane.q + (r & 1); };
+      const auto key = [&](int mt, int r) { return j0 + s_row + mt * 16 + lane.g + (r >> 1) * 8; };
+
       // (1) S^T = K_j Q_i^T   [Bc, Br] fp32
       float s_frag[MT][NT][4];
       tile::clear(s_frag);
@@ -174,44 +183,54 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
           s_frag, [&](int mt, int k) { return M::a_along(k_smem, lane.lane, s_row + mt * 16, k); },
           [&](int nt, int k) { return M::b_along(q_smem, lane.lane, s_col + nt * 16, k); });
 
+      // How many column blocks go through a step at a time: operands are packed, and registers freed, one by
+      // one.
+      constexpr int kGroup = Shape::kDirect ? 2 : NT;
+      // Elements that take no part: whatever is computed for them, an infinity or a NaN too, is thrown away.
+      const bool complete = scores.complete(i0, C.Br, j0, C.Bc);
+      const auto hide = [&](float(&x)[MT][NT][4], int nt) {
+        if (!complete) scores.template hide<kGroup>(x, nt, query(0, 0), key(0, 0));
+      };
+      // A group of column blocks of a fragment into shared memory, or into operands.
+      const auto store = [&](const typename Shape::STile& to, const float(&x)[MT][NT][4], int nt) {
+        tile::for_blocks<MT, kGroup>([&](int mt, int n) {
+          const int row = s_row + mt * 16 + lane.g, col = s_col + (nt + n) * 8 + 2 * lane.q;
+          M::store_pair(to, row, col, x[mt][nt + n][0], x[mt][nt + n][1]);
+          M::store_pair(to, row + 8, col, x[mt][nt + n][2], x[mt][nt + n][3]);
+        });
+      };
+      const auto leave = [&](float(&x)[MT][NT][4], int nt) {  // P^T
+        if constexpr (Shape::kDirect)
+          tile::pack<M, kGroup>(p_frag, x, nt);
+        else
+          store(p_smem, x, nt);
+      };
+
       // (2) P^T = exp2(S^T - lse)
       float derivative[C.softcap ? MT : 1][C.softcap ? NT : 1][4];
 #pragma unroll
-      for (int nt = 0; nt < NT; ++nt) {
-        const u32 at = ptx::shared_address(&smem.lse[stage][s_col + nt * 8 + 2 * lane.q]);
-        const ptx::Vec2 lse = ptx::ld_shared_v2(at);
+      for (int group = 0; group < NT; group += kGroup) {
 #pragma unroll
-        for (int mt = 0; mt < MT; ++mt)
+        for (int nt = group; nt < group + kGroup; ++nt) {
+          const u32 at = ptx::shared_address(&smem.lse[stage][s_col + nt * 8 + 2 * lane.q]);
+          const ptx::Vec2 lse = ptx::ld_shared_v2(at);
 #pragma unroll
-          for (int r = 0; r < 4; ++r) {
-            float& s = s_frag[mt][nt][r];
-            const float minus_lse = -ptx::float_of(lse.w[r & 1]);
-            if constexpr (Scores<C>::kPlain) {
-              s = ptx::ex2(ptx::fma(s, scores.scale_log2, minus_lse));
-            } else {
-              float slope;
-              s = scores.value(s, query(nt, r), key(mt, r), slope);
-              if constexpr (C.softcap) derivative[mt][nt][r] = slope;
-              s = ptx::ex2(s + minus_lse);
+          for (int mt = 0; mt < MT; ++mt)
+#pragma unroll
+            for (int r = 0; r < 4; ++r) {
+              float& s = s_frag[mt][nt][r];
+              const float minus_lse = -ptx::float_of(lse.w[r & 1]);
+              if constexpr (Scores<C>::kPlain) {
+                s = ptx::ex2(ptx::fma(s, scores.scale_log2, minus_lse));
+              } else {
+                float slope;
+                s = scores.value(s, query(nt, r), key(mt, r), slope);
+                if constexpr (C.softcap) derivative[mt][nt][r] = slope;
+                s = ptx::ex2(s + minus_lse);
+              }
             }
-          }
-      }
-      // Elements that take no part: whatever was computed for them, an infinity or a NaN too, is thrown away.
-      const bool complete = scores.complete(i0, C.Br, j0, C.Bc);
-      const auto hide = [&](float(&x)[MT][NT][4]) { scores.hide(x, query(0, 0), key(0, 0)); };
-      const auto store = [&](const typename Shape::STile& to, const float(&x)[MT][NT][4]) {
-        tile::for_blocks<MT, NT>([&](int mt, int nt) {
-          const int row = s_row + mt * 16 + lane.g, col = s_col + nt * 8 + 2 * lane.q;
-          M::store_pair(to, row, col, x[mt][nt][0], x[mt][nt][1]);
-          M::store_pair(to, row + 8, col, x[mt][nt][2], x[mt][nt][3]);
-        });
-      };
-      if constexpr (Shape::kEarlyP) {
-        if (!complete) hide(s_frag);
-        if constexpr (Shape::kDirect)
-          tile::pack<M>(p_frag, s_frag);
-        else
-          store(p_smem, s_frag);
+        }
+        if constexpr (Shape::kEarlyP) hide(s_frag, group), leave(s_frag, group);
       }
 
       // (3) dP^T = V_j dO_i^T   [Bc, Br] fp32
@@ -225,72 +244,75 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
       Bits<C.dropout ? MT : 1, C.dropout ? NT : 2> keep;
       if constexpr (C.dropout) scores.kept(keep, i0 + s_col, j0 + s_row, lane);
 #pragma unroll
-      for (int nt = 0; nt < NT; ++nt) {
-        const u32 at = ptx::shared_address(&smem.delta[stage][s_col + nt * 8 + 2 * lane.q]);
-        const ptx::Vec2 delta = ptx::ld_shared_v2(at);
+      for (int group = 0; group < NT; group += kGroup) {
 #pragma unroll
-        for (int mt = 0; mt < MT; ++mt)
+        for (int nt = group; nt < group + kGroup; ++nt) {
+          const u32 at = ptx::shared_address(&smem.delta[stage][s_col + nt * 8 + 2 * lane.q]);
+          const ptx::Vec2 delta = ptx::ld_shared_v2(at);
 #pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            float pr[2] = {s_frag[mt][nt][half * 2], s_frag[mt][nt][half * 2 + 1]};
-            if constexpr (Shape::kEarlyP) {
-              if constexpr (Shape::kDirect)
-                M::unpack(pr, p_frag[mt][nt / 2].r[nt % 2 * 2 + half]);
-              else
-                M::load_pair(pr, p_smem, s_row + mt * 16 + lane.g + half * 8, s_col + nt * 8 + 2 * lane.q);
+          for (int mt = 0; mt < MT; ++mt)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+              float pr[2] = {s_frag[mt][nt][half * 2], s_frag[mt][nt][half * 2 + 1]};
+              if constexpr (Shape::kEarlyP) {
+                const int row = s_row + mt * 16 + lane.g + half * 8, col = s_col + nt * 8 + 2 * lane.q;
+                if constexpr (Shape::kDirect)
+                  M::unpack(pr, p_frag[mt][nt / 2].r[nt % 2 * 2 + half]);
+                else
+                  M::load_pair(pr, p_smem, row, col);
+              }
+#pragma unroll
+              for (int e = 0; e < 2; ++e) {
+                const int r = half * 2 + e;
+                float& dp = dp_frag[mt][nt][r];
+                if constexpr (C.dropout) dp = keep.get(mt, nt, r) ? dp * p.inv_keep : 0.0f;
+                dp = pr[e] * (dp - ptx::float_of(delta.w[e]));
+                if constexpr (C.dropout) s_frag[mt][nt][r] = keep.get(mt, nt, r) ? pr[e] * p.inv_keep : 0.0f;
+              }
             }
-#pragma unroll
-            for (int e = 0; e < 2; ++e) {
-              const int r = half * 2 + e;
-              float& dp = dp_frag[mt][nt][r];
-              if constexpr (C.dropout) dp = keep.get(mt, nt, r) ? dp * p.inv_keep : 0.0f;
-              dp = pr[e] * (dp - ptx::float_of(delta.w[e]));
-              if constexpr (C.dropout) s_frag[mt][nt][r] = keep.get(mt, nt, r) ? pr[e] * p.inv_keep : 0.0f;
-            }
-          }
-      }
-      if (!complete) {
-        if constexpr (!Shape::kEarlyP) hide(s_frag);
-        hide(dp_frag);
-      }
-      if constexpr (C.dbias || C.softcap)
-        tile::for_elements<MT, NT>([&](int mt, int nt, int r) {
-          float& ds = dp_frag[mt][nt][r];
-          if constexpr (C.dbias) scores.add_dbias(query(nt, r), key(mt, r), ds);
-          if constexpr (C.softcap) ds = ds != 0.0f ? ds * derivative[mt][nt][r] : 0.0f;  // hidden ones stay 0
-        });
-      if constexpr (!C.deterministic || !Shape::kDirect) store(ds_smem, dp_frag);
-      if constexpr (Shape::kDirect) tile::pack<M>(ds_frag, dp_frag);
-      if constexpr (!Shape::kEarlyP) {
-        if constexpr (Shape::kDirect)
-          tile::pack<M>(p_frag, s_frag);
-        else
-          store(p_smem, s_frag);
+        }
+        hide(dp_frag, group);
+        if constexpr (C.dbias || C.softcap)
+          tile::for_elements<MT, kGroup>([&](int mt, int n, int r) {
+            float& ds = dp_frag[mt][group + n][r];
+            if constexpr (C.dbias) scores.add_dbias(query(group + n, r), key(mt, r), ds);
+            if constexpr (C.softcap)
+              ds = ds != 0.0f ? ds * derivative[mt][group + n][r] : 0.0f;  // hidden ones stay 0
+          });
+        if constexpr (!C.deterministic || !Shape::kDirect) store(ds_smem, dp_frag, group);
+        if constexpr (Shape::kDirect) tile::pack<M, kGroup>(ds_frag, dp_frag, group);
+        if constexpr (!Shape::kEarlyP) hide(s_frag, group), leave(s_frag, group);
       }
     }
     ptx::sync_threads();  // P^T and dS^T of all warps are here
 
     // (5) dV_j += P^T dO_i   [Bc, dv] fp32
-    const auto p_operand = [&](int mt, int k) {
-      if constexpr (Shape::kDirect)
-        return p_frag[mt][k / 16];
-      else
-        return M::a_along(p_smem, lane.lane, dkv_row + mt * 16, k);
-    };
-    tile::multiply_add<M, C.Br>(dv_acc, p_operand, [&](int nt, int k) {
-      return M::b_across(do_smem, lane.lane, dv_col + nt * 16, k);
-    });
+    {
+      const tile::Lane lane = here();
+      const auto operand = [&](int mt, int k) {
+        if constexpr (Shape::kDirect)
+          return p_frag[mt][k / 16];
+        else
+          return M::a_along(p_smem, lane.lane, dkv_row(lane) + mt * 16, k);
+      };
+      tile::multiply_add<M, C.Br>(dv_acc, operand, [&](int nt, int k) {
+        return M::b_across(do_smem, lane.lane, dv_col(lane) + nt * 16, k);
+      });
+    }
 
     // (6) dK_j += dS^T Q_i   [Bc, d] fp32
-    const auto ds_operand = [&](int mt, int k) {
-      if constexpr (Shape::kDirect)
-        return ds_frag[mt][k / 16];
-      else
-        return M::a_along(ds_smem, lane.lane, dkv_row + mt * 16, k);
-    };
-    tile::multiply_add<M, C.Br>(dk_acc, ds_operand, [&](int nt, int k) {
-      return M::b_across(q_smem, lane.lane, dk_col + nt * 16, k);
-    });
+    {
+      const tile::Lane lane = here();
+      const auto operand = [&](int mt, int k) {
+        if constexpr (Shape::kDirect)
+          return ds_frag[mt][k / 16];
+        else
+          return M::a_along(ds_smem, lane.lane, dkv_row(lane) + mt * 16, k);
+      };
+      tile::multiply_add<M, C.Br>(dk_acc, operand, [&](int nt, int k) {
+        return M::b_across(q_smem, lane.lane, dk_col(lane) + nt * 16, k);
+      });
+    }
 
     if (kStages == 1 && it + 1 < steps) {
       ptx::sync_threads();  // nobody reads Q_i and dO_i any more
@@ -300,7 +322,9 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
 
     // (7) dQ_i += dS K_j   [Br, d] fp32, added in global memory
     if constexpr (!C.deterministic) {
-      const int dq_row = warp % C.warps_dq * Shape::kDqQueries, dq_col = warp / C.warps_dq * Shape::kDqCols;
+      const tile::Lane lane = here();
+      const int dq_row = int(lane.warp % C.warps_dq) * Shape::kDqQueries;
+      const int dq_col = int(lane.warp / C.warps_dq) * Shape::kDqCols;
 #pragma unroll
       for (int pass = 0; pass < Shape::kDqPasses; ++pass) {
         constexpr int kCols = Shape::kDqCols / Shape::kDqPasses;
@@ -314,7 +338,8 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
         for (int mt = 0; mt < Shape::kDqQueries / 16; ++mt) {
           const i32 i = i0 + dq_row + mt * 16;
           if (i >= seq.sq) break;
-          float* piece = p.dq_accum + dq_accum_piece(step.head, rows, (row0 + i) / kRowGroup, col / 8, C.d);
+          float* piece = p.dq_accum + dq_accum_piece(step.head, workspace_rows(p),
+                                                     (first_row() + i) / kRowGroup, col / 8, C.d);
 #pragma unroll
           for (int nt = 0; nt < kCols / 8; ++nt)
             tile::add_piece(piece + nt * 128, lane.lane, dq_frag[mt][nt]);
@@ -332,14 +357,14 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   for (int mt = 0; mt < Shape::kDkvKeys / 16; ++mt)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = dkv_row + mt * 16 + home.g + half * 8;
+      const int row = dkv_row(home) + mt * 16 + home.g + half * 8;
 #pragma unroll
       for (int nt = 0; nt < Shape::kDkCols / 8; ++nt)
-        M::store_pair(k_smem, row, dk_col + nt * 8 + 2 * home.q, dk_acc[mt][nt][half * 2] * p.scale,
+        M::store_pair(k_smem, row, dk_col(home) + nt * 8 + 2 * home.q, dk_acc[mt][nt][half * 2] * p.scale,
                       dk_acc[mt][nt][half * 2 + 1] * p.scale);
 #pragma unroll
       for (int nt = 0; nt < Shape::kDvCols / 8; ++nt)
-        M::store_pair(v_smem, row, dv_col + nt * 8 + 2 * home.q, dv_acc[mt][nt][half * 2],
+        M::store_pair(v_smem, row, dv_col(home) + nt * 8 + 2 * home.q, dv_acc[mt][nt][half * 2],
                       dv_acc[mt][nt][half * 2 + 1]);
     }
   ptx::sync_threads();

@@ -78,15 +78,15 @@ struct Scores {
     return ptx::load_global(p.mask + (b * s.b + h * s.h + i * s.i + j * s.j)) != 0;
   }
 
-  // Zeros what takes no part, an infinity or a NaN too. The fragment's first element of this lane is (key j,
-  // query i).
-  template <int MT, int NT>
-  TILEWISE_INLINE void hide(float (&x)[MT][NT][4], i32 i, i32 j) const {
+  // Zeros what takes no part, an infinity or a NaN too, of column blocks nt.. of a fragment whose first
+  // element of this lane is (key j, query i).
+  template <int kBlocks, int MT, int NT>
+  TILEWISE_INLINE void hide(float (&x)[MT][NT][4], int nt, i32 i, i32 j) const {
 #pragma unroll
-    for (int nt = 0; nt < NT; ++nt)
+    for (int n = nt; n < nt + kBlocks; ++n)
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const i32 query = i + nt * 8 + e;
+        const i32 query = i + n * 8 + e;
         const Range<i32> seen = keys(query);
         const u32 count = u32(seen.size());
 #pragma unroll
@@ -96,7 +96,7 @@ struct Scores {
             const i32 column = j + mt * 16 + half * 8;
             bool on = u32(column - seen.begin) < count;
             if (C.boolean_mask && on) on = unhidden(query, column);
-            if (!on) x[mt][nt][half * 2 + e] = 0.0f;
+            if (!on) x[mt][n][half * 2 + e] = 0.0f;
           }
       }
   }

@@ -18,6 +18,12 @@ enum class Kernel : int {
   backward_sink,     // dsink
   combine_splits,
   uncovered,  // zeros where no sequence is
+  // the unfused baseline's
+  product_nt,
+  product_nn,
+  product_tn,
+  softmax,
+  softmax_backward,
 };
 enum class Element : int { fp32, fp16, bf16 };
 

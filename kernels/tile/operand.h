@@ -21,9 +21,12 @@ constexpr int element_bytes(Element e) { return e == Element::fp32 ? 4 : 2; }
 
 struct Lane {
   int lane, g, q;  // of an accumulator fragment: row g (and g + 8), columns 2q and 2q + 1
+  u32 warp;
 };
 
-TILEWISE_INLINE Lane lane_of(int thread) { return {thread & 31, (thread & 31) >> 2, thread & 3}; }
+TILEWISE_INLINE Lane lane_of(int thread) {
+  return {thread & 31, (thread & 31) >> 2, thread & 3, u32(thread) / 32};
+}
 
 template <Element E, int kRows, int kCols>
 struct SmemTile {
@@ -280,10 +283,11 @@ TILEWISE_INLINE void for_elements(F&& f) {
   });
 }
 
-// Accumulators as the A operands of a product over their columns.
-template <class M, int MT, int NT>
-TILEWISE_INLINE void pack(typename M::A (&a)[MT][NT / 2], const float (&c)[MT][NT][4]) {
-  for_blocks<MT, NT / 2>([&](int mt, int k) { a[mt][k] = M::a_of(c[mt][2 * k], c[mt][2 * k + 1]); });
+// Accumulators of column blocks nt.. as the A operands of a product over them.
+template <class M, int kBlocks, int MT, int NT>
+TILEWISE_INLINE void pack(typename M::A (&a)[MT][NT / 2], const float (&c)[MT][NT][4], int nt) {
+  for_blocks<MT, kBlocks / 2>(
+      [&](int mt, int k) { a[mt][nt / 2 + k] = M::a_of(c[mt][nt + 2 * k], c[mt][nt + 2 * k + 1]); });
 }
 
 // Adds a 16 x 8 block to its piece of an accumulator in global memory (backward_layout.h).

@@ -4,6 +4,7 @@
 
 #include "core/env.h"
 #include "core/error.h"
+#include "kernels/baseline/fa1.h"
 #include "kernels/mma/backward_tiles.h"
 #include "kernels/mma/tiles.h"
 #include "kernels/wgmma/launch.h"
@@ -122,11 +123,66 @@ std::string plan_mma(const Problem& p, const CudaMachine& m, CudaChoice& choice)
   return "";
 }
 
+// What neither baseline carries; "" when the problem has none of it.
+std::string beyond_baselines(const Problem& p) {
+  const std::pair<bool, const char*> features[] = {{p.varlen(), "cu_seqlens and seqused"},
+                                                   {p.softcap > 0, "softcap"},
+                                                   {bool(p.bias), "bias"},
+                                                   {bool(p.mask), "boolean masks"},
+                                                   {p.has_alibi, "alibi_slopes"},
+                                                   {p.has_sink, "sink"},
+                                                   {p.dropout_p > 0, "dropout"},
+                                                   {p.batch_invariant, "batch_invariant"}};
+  for (const auto& [present, name] : features)
+    if (present) return cat("a baseline, without ", name);
+  return "";
+}
+
+std::string plan_unfused(const Problem& p, const CudaMachine&, CudaChoice& choice) {
+  if (const std::string reason = beyond_baselines(p); !reason.empty()) return reason;
+  Config c;
+  c.family = Family::unfused;
+  c.element = element_of(p.dtype);
+  std::vector<Kernel> launches = {Kernel::product_nt, Kernel::softmax};
+  if (p.pass == TW_FORWARD)
+    launches.push_back(Kernel::product_nn);
+  else
+    launches.insert(launches.end(), {Kernel::product_tn, Kernel::softmax_backward, Kernel::product_nn});
+  for (Kernel kernel : launches) {
+    choice.kernels.push_back(c);
+    choice.kernels.back().kernel = kernel;
+  }
+  return "";
+}
+
+std::string plan_fa1(const Problem& p, const CudaMachine& m, CudaChoice& choice) {
+  if (const std::string reason = beyond_baselines(p); !reason.empty()) return reason;
+  if (p.dtype == TW_FP32) return "fp16 and bf16 only";
+  if (p.D > 128 || p.Dv > 128) return cat("head dims up to 128, not D ", p.D, " and Dv ", p.Dv);
+  Config c;
+  c.element = element_of(p.dtype);
+  c.d = mma::tile_dim(int(p.D)), c.dv = mma::tile_dim(int(p.Dv));
+  c.deterministic = true;  // dQ is one block's
+  c.kernel = p.pass == TW_FORWARD ? Kernel::forward : Kernel::backward;
+  baseline::choose_fa1_tiles(c);
+  const int bytes =
+      p.pass == TW_FORWARD ? baseline::fa1_forward_smem_bytes(c) : baseline::fa1_backward_smem_bytes(c);
+  if (bytes > m.shared_memory) return no_tile(p, m);
+  if (p.pass == TW_BACKWARD) {
+    choice.kernels.push_back(c);
+    choice.kernels.back().kernel = Kernel::backward_prepare;
+  }
+  choice.kernels.push_back(c);
+  return "";
+}
+
 constexpr Candidate kCandidates[] = {
     // best first
     {"wgmma", Family::wgmma, false, "FlashAttention with TMA and wgmma, warpgroups with roles, for Hopper",
      plan_wgmma},
     {"fa2", Family::mma, false, "FlashAttention-2 with mma.sync, for every GPU from sm_80 on", plan_mma},
+    {"fa1", Family::fa1, true, "FlashAttention 1 as published: one block a head, O through memory", plan_fa1},
+    {"unfused", Family::unfused, true, "standard attention: S and P written to memory", plan_unfused},
 };
 
 std::string names() {

@@ -34,6 +34,16 @@ constexpr Entry kEntries[] = {
     {Family::mma, Kernel::backward_dbias, "kernels/common/bwd_convert.cuh",
      "tilewise::common::convert_dbias"},
     {Family::mma, Kernel::forward, "kernels/mma/fwd.cuh", "tilewise::mma::forward"},
+    {Family::unfused, Kernel::product_nt, "kernels/baseline/unfused.cuh", "tilewise::baseline::product_nt"},
+    {Family::unfused, Kernel::product_nn, "kernels/baseline/unfused.cuh", "tilewise::baseline::product_nn"},
+    {Family::unfused, Kernel::product_tn, "kernels/baseline/unfused.cuh", "tilewise::baseline::product_tn"},
+    {Family::unfused, Kernel::softmax, "kernels/baseline/unfused.cuh", "tilewise::baseline::softmax"},
+    {Family::unfused, Kernel::softmax_backward, "kernels/baseline/unfused.cuh",
+     "tilewise::baseline::softmax_backward"},
+    {Family::fa1, Kernel::forward, "kernels/baseline/fa1_fwd.cuh", "tilewise::baseline::fa1_forward"},
+    {Family::fa1, Kernel::backward, "kernels/baseline/fa1_bwd.cuh", "tilewise::baseline::fa1_backward"},
+    {Family::fa1, Kernel::backward_prepare, "kernels/common/bwd_prepare.cuh",
+     "tilewise::common::bwd_prepare"},
     {Family::common, Kernel::uncovered, "kernels/common/uncovered.cuh", "tilewise::common::uncovered"},
 };
 

@@ -37,6 +37,11 @@ const char* name_of(Kernel kernel) {
     case Kernel::backward_dbias: return "backward_dbias";
     case Kernel::backward_sink: return "backward_sink";
     case Kernel::combine_splits: return "combine_splits";
+    case Kernel::product_nt: return "product_nt";
+    case Kernel::product_nn: return "product_nn";
+    case Kernel::product_tn: return "product_tn";
+    case Kernel::softmax: return "softmax";
+    case Kernel::softmax_backward: return "softmax_backward";
     case Kernel::uncovered: return "uncovered";
   }
   fail(TW_INTERNAL, "unnamed kernel ", int(kernel));

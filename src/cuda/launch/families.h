@@ -13,5 +13,7 @@ std::unique_ptr<Execution> make_family_execution(const Problem& p, const plan::C
 std::unique_ptr<Execution> make_mma_forward(const Problem& p, const plan::CudaChoice& choice);
 std::unique_ptr<Execution> make_wgmma_forward(const Problem& p, const plan::CudaChoice& choice);
 std::unique_ptr<Execution> make_mma_backward(const Problem& p, const plan::CudaChoice& choice);
+std::unique_ptr<Execution> make_unfused(const Problem& p, const plan::CudaChoice& choice);
+std::unique_ptr<Execution> make_fa1(const Problem& p, const plan::CudaChoice& choice);
 
 }  // namespace tilewise::cuda
