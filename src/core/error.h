@@ -1,9 +1,12 @@
 // Failures travel as one exception inside the library; src/capi turns it into a status and a message.
 #pragma once
 
-#include <sstream>
+#include <charconv>
+#include <concepts>
+#include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include "tilewise/tilewise.h"
 
@@ -18,12 +21,32 @@ class Error : public std::runtime_error {
   tw_status status_;
 };
 
-// All arguments, streamed into one string.
+// Text of one value, in no locale: messages look the same in every process that loads the library.
+inline void append(std::string& s, std::string_view x) { s += x; }
+inline void append(std::string& s, const char* x) { s += x; }
+inline void append(std::string& s, char x) { s += x; }
+inline void append(std::string& s, bool x) { s += x ? '1' : '0'; }
+template <class T>
+requires std::integral<T> || std::floating_point<T>
+void append(std::string& s, T x) {
+  char text[32];
+  if constexpr (std::integral<T>)
+    s.append(text, std::to_chars(text, text + sizeof text, x).ptr);
+  else
+    s.append(text, std::to_chars(text, text + sizeof text, x, std::chars_format::general, 6).ptr);
+}
+inline void append(std::string& s, const void* x) {
+  char text[24];
+  s += "0x";
+  s.append(text, std::to_chars(text, text + sizeof text, reinterpret_cast<uintptr_t>(x), 16).ptr);
+}
+
+// All arguments, in one string.
 template <class... Args>
 std::string cat(const Args&... args) {
-  std::ostringstream s;
-  (s << ... << args);
-  return s.str();
+  std::string s;
+  (append(s, args), ...);
+  return s;
 }
 
 template <class... Args>
