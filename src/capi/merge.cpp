@@ -1,6 +1,7 @@
 #include "capi/guard.h"
 #include "core/overlap.h"
 #include "cpu/backend.h"
+#include "cuda/backend.h"
 
 using namespace tilewise;
 
@@ -31,20 +32,51 @@ cpu::Partial partial(const char* name, const tw_tensor* out, const tw_tensor* ls
   return p;
 }
 
+// All six tensors on one GPU, or all on the CPU.
+bool on_cuda(std::initializer_list<const tw_tensor*> tensors) {
+  const tw_tensor& first = **tensors.begin();
+  const bool cuda = first.device_type == TW_CUDA;
+  for (const tw_tensor* t : tensors)
+    if ((t->device_type == TW_CUDA) != cuda || (cuda && t->device_index != first.device_index))
+      invalid("merge: tensors on different devices; all six must be on the CPU or on one GPU");
+  return cuda;
+}
+
+common::CombineParams combine_params(const cpu::Partial& a, const cpu::Partial& b, const cpu::Partial& to,
+                                     const int64_t* n, bool packed) {
+  if (a.out.dtype != b.out.dtype)
+    fail(TW_UNSUPPORTED, "merge: out_a is ", name_of(a.out.dtype), " and out_b ", name_of(b.out.dtype),
+         "; on a GPU both must be of one dtype");
+  common::CombineParams p{};
+  p.first_out = a.out.data, p.more_out = b.out.data, p.out = to.out.data;
+  p.first_lse = a.lse.data, p.more_lse = b.lse.data, p.lse = to.lse.data;
+  p.first_stride = a.out.stride, p.more_stride = b.out.stride, p.out_stride = to.out.stride;
+  p.first_lse_b = a.lse.b, p.first_lse_h = a.lse.h, p.first_lse_s = a.lse.s;
+  p.more_lse_b = b.lse.b, p.more_lse_h = b.lse.h, p.more_lse_s = b.lse.s;
+  p.lse_b = to.lse.b, p.lse_h = to.lse.h, p.lse_s = to.lse.s;
+  p.parts = 2;
+  p.part_element = i32(a.out.dtype == TW_FP32   ? Element::fp32
+                       : a.out.dtype == TW_FP16 ? Element::fp16
+                                                : Element::bf16);
+  p.B = packed ? 1 : n[0], p.S = packed ? n[0] : n[1], p.H = packed ? n[1] : n[2];
+  p.Dv = i32(packed ? n[2] : n[3]);
+  return p;
+}
+
 }  // namespace
 
 tw_status tw_merge(const tw_tensor* out_a, const tw_tensor* lse_a, const tw_tensor* out_b,
-                   const tw_tensor* lse_b, const tw_tensor* out, const tw_tensor* lse, void* /*stream*/) {
+                   const tw_tensor* lse_b, const tw_tensor* out, const tw_tensor* lse, void* stream) {
   return capi::guard([&] {
     if (!out_a) invalid("a: NULL; pass out and lse of both parts and of the result");
     const cpu::Partial a = partial("a", out_a, lse_a, *out_a), b = partial("b", out_b, lse_b, *out_a),
                        result = partial("result", out, lse, *out_a);
-    for (const tw_tensor* t : {out_a, lse_a, out_b, lse_b, out, lse})
-      if (t->device_type == TW_CUDA)
-        fail(TW_UNSUPPORTED, "merge: CUDA tensors are not supported yet; CPU tensors are");
     if (self_overlap(*out) >= 0 || self_overlap(*lse) >= 0) invalid("result: elements share memory");
     const bool packed = out->ndim == 3;
     const int64_t* n = out->size;
+    if (on_cuda({out_a, lse_a, out_b, lse_b, out, lse}))
+      return cuda::merge(combine_params(a, b, result, n, packed), result.out.dtype, out->device_index,
+                         stream);
     cpu::merge(a, b, result, packed ? 1 : n[0], packed ? n[0] : n[1], packed ? n[1] : n[2],
                packed ? n[2] : n[3]);
   });

@@ -44,6 +44,8 @@ constexpr Entry kEntries[] = {
     {Family::fa1, Kernel::backward, "kernels/baseline/fa1_bwd.cuh", "tilewise::baseline::fa1_backward"},
     {Family::fa1, Kernel::backward_prepare, "kernels/common/bwd_prepare.cuh",
      "tilewise::common::bwd_prepare"},
+    {Family::common, Kernel::combine_splits, "kernels/common/combine_splits.cuh",
+     "tilewise::common::combine_splits"},
     {Family::common, Kernel::uncovered, "kernels/common/uncovered.cuh", "tilewise::common::uncovered"},
 };
 
