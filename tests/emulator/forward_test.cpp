@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <list>
+#include <set>
 
 #include "core/error.h"
 #include "cuda/launch/params.h"
@@ -108,6 +109,45 @@ void expect_right(
     ASSERT_TRUE(needed == c) << "the case needs other features: " << line;
     EXPECT_EQ(emulate<c>(x, p, order), "") << line;
   }
+}
+
+// The swizzles: every shared-memory access of the products touches each bank once.
+template <int width>
+void expect_no_bank_conflicts() {
+  using Half = SmemTile<Element::bf16, 64, width, Access::matrix>;
+  using Pairs = SmemTile<Element::fp32, 64, width, Access::k_pairs>;
+  using Words = SmemTile<Element::fp32, 64, width, Access::n_rows>;
+  for (u32 row = 0; row < 64; row += 8)
+    for (u32 chunk = 0; chunk < u32(Half::kChunks); ++chunk) {  // ldmatrix: 8 rows of 16 bytes
+      std::set<u32> banks;
+      for (u32 r = 0; r < 8; ++r) banks.insert(Half::offset(row + r, chunk) / 16 % 8);
+      ASSERT_EQ(banks.size(), 8u) << width;
+    }
+  for (u32 k = 0; k < u32(width / 8); ++k)
+    for (u32 half = 0; half < 2; ++half) {  // 8-byte loads go out 16 lanes at a time
+      std::set<u32> banks;
+      for (u32 lane = 16 * half; lane < 16 * half + 16; ++lane)
+        banks.insert((Pairs::offset(lane / 4, 2 * k + lane % 4 / 2) + lane % 2 * 8) / 8 % 16);
+      ASSERT_EQ(banks.size(), 16u) << width;
+    }
+  for (u32 n = 0; n < u32(width / 8); ++n)
+    for (u32 odd = 0; odd < 2; ++odd) {
+      std::set<u32> banks;
+      for (u32 lane = 0; lane < 32; ++lane) {
+        const u32 column = 8 * n + lane / 4;
+        banks.insert((Words::offset(2 * (lane % 4) + odd, column / 4) + column % 4 * 4) / 4 % 32);
+      }
+      ASSERT_EQ(banks.size(), 32u) << width;
+    }
+}
+
+TEST(SmemTile, NoBankConflicts) {
+  expect_no_bank_conflicts<32>();
+  expect_no_bank_conflicts<64>();
+  expect_no_bank_conflicts<96>();
+  expect_no_bank_conflicts<128>();
+  expect_no_bank_conflicts<192>();
+  expect_no_bank_conflicts<256>();
 }
 
 constexpr Config kBf16{.element = Element::bf16};
