@@ -1,6 +1,7 @@
 // tilewise attend: attention of tensors in files.
 #include "cli/attend.h"
 
+#include <algorithm>
 #include <memory>
 
 #include "cli/cli.h"
@@ -31,6 +32,22 @@ void add_tensor_options(CLI::App& app, TensorOptions& o) {
   tensors->add_option("--dtype", o.dtype,
                       "Round q, k, v to fp32, fp16 or bf16 (uint16 arrays are bf16 bits)");
 }
+
+namespace {
+
+// The longest sequence of packed ones; 0 (unknown) without offsets. The library checks the offsets
+// themselves.
+int64_t longest(const HostTensor& offsets) {
+  int64_t most = 0, before = 0;
+  for (int64_t i = 0; i < offsets.elements(); ++i) {
+    const int64_t here = offsets.dtype == TW_INT32 ? offsets.as<int32_t>()[i] : offsets.as<int64_t>()[i];
+    if (i > 0 && before >= 0 && here > before) most = std::max(most, here - before);
+    before = here;
+  }
+  return most;
+}
+
+}  // namespace
 
 Operands::Operands(Reader& reader, const TensorOptions& o) {
   q = reader.floating("--q", o.q);
@@ -73,6 +90,8 @@ tw_attention Operands::problem(const tw_options& options, DeviceName device) con
   a.cu_seqlens_k = cu_seqlens_k.view();
   a.seqused_q = seqused_q.view();
   a.seqused_k = seqused_k.view();
+  a.max_seqlen_q = longest(cu_seqlens_q);
+  a.max_seqlen_k = longest(cu_seqlens_k);
   a.out = tw::tensor(nullptr, q.dtype, out_shape_);
   a.lse = tw::tensor(nullptr, TW_FP32, lse_shape_);
   tw::Plan(planned(a, TW_FORWARD, device));  // refuses what is wrong before memory is taken
