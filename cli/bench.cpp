@@ -129,6 +129,9 @@ void check_cell(const Grid& g, const Cell& c) {
     tw_options o = c.options;
     o.algorithm = name.empty() ? nullptr : name.c_str();
     tw::Plan(shape_only(c.shape, pass, o, g.device), pass);
+    if (g.clock.kind == ClockKind::cpu && peak_of(g, c, name).memory_bound())
+      invalid("--clock: cpu counts no waiting for memory, which is what limits ", c.shape.seqlen_q,
+              " queries; choose --clock wall");
   }
   if (g.against.empty()) return;
   const std::string against = "--against: " + g.against[0];

@@ -182,6 +182,7 @@ def test_verbs(tool):
     tool.bad("bench", "--against", "unfused", "--dtype", "bf16", says=["unfused", "--dtype fp32"])
     tool.bad("bench", "--against", "unfused", "--pass", "bwd", says=["unfused", "--pass fwd"])
     tool.bad("bench", "--algorithm", "scalar,fastest", says="fastest")
+    tool.bad("bench", "--seqlen", "1", "--clock", "cpu", says=["--clock", "wall"])
     tool.bad("bench", "--clock", "sun", says="--clock: 'sun'")
     tool.bad("bench", "--dim", "64,,8", says="--dim")
 
