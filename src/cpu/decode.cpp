@@ -29,7 +29,11 @@ class Decode : public Execution {
       : kernels_(*find_kernels(choice.isa)), chunks_(std::max<i64>(ceil_div(p.Sk, kChunk), 1)) {
     const i64 tasks = p.B * p.Hk * chunks_, rows = p.Sq * p.group();
     threads_ = int(std::clamp<i64>(tasks, 1, choice.threads));
-    per_thread_ = kernels_.decode_scratch({i32(p.D), i32(p.Dv), 1});
+    // Heads that lie side by side are read together, as long as there are tasks for all threads.
+    const bool side_by_side = p.k.stride.h == p.D && p.v.stride.h == p.Dv;
+    heads_ = int(
+        std::clamp<i64>(side_by_side ? tasks / (4 * threads_) : 1, 1, std::min<i64>(p.Hk, kMaxDecodeHeads)));
+    per_thread_ = kernels_.decode_scratch({i32(p.D), i32(p.Dv), i32(heads_ * rows)});
     partial_floats_ = ceil_div(rows * (p.Dv + 2), 16) * 16;
     all_partials_ = size_t(tasks * partial_floats_) * sizeof(float);
   }
@@ -42,12 +46,15 @@ class Decode : public Execution {
     char* memory = static_cast<char*>(workspace);
     auto* partials = reinterpret_cast<float*>(memory + per_thread_ * size_t(threads_));
     auto* kernel = kernels_.decode[dtype_index(p.dtype)];
-    // Heads last: they lie side by side in memory, so that a chunk's pages are walked to once for all of
-    // them.
-    parallel(threads_, p.B * p.Hk * chunks_, [&](int worker, i64 number) {
-      const Sequence& s = all[size_t(number / (p.Hk * chunks_))];
-      const DecodeTask task = make_task(p, s, number % p.Hk, number / p.Hk % chunks_, partials);
-      if (task.begin < task.end) kernel(task, memory + size_t(worker) * per_thread_);
+    const i64 sets = ceil_div(p.Hk, heads_);
+    parallel(threads_, p.B * chunks_ * sets, [&](int worker, i64 number) {
+      const Sequence& s = all[size_t(number / (sets * chunks_))];
+      const i64 first = number % sets * heads_, chunk = number / sets % chunks_;
+      if (chunk_keys(p, s, chunk).empty()) return;
+      DecodeTask heads[kMaxDecodeHeads];
+      const int count = int(std::min<i64>(heads_, p.Hk - first));
+      for (int h = 0; h < count; ++h) heads[h] = make_task(p, s, first + h, chunk, partials);
+      kernel(heads, count, memory + size_t(worker) * per_thread_);
     });
     parallel(threads_, p.B * p.H, [&](int, i64 number) {
       const Sequence& s = all[size_t(number / p.H)];
@@ -137,7 +144,7 @@ class Decode : public Execution {
 
   const Kernels& kernels_;
   i64 chunks_;
-  int threads_ = 1;
+  int threads_ = 1, heads_ = 1;
   size_t per_thread_ = 0, all_partials_ = 0;
   i64 partial_floats_ = 0;
 };

@@ -77,6 +77,7 @@ struct BackwardTask {
 };
 
 inline constexpr int kMaxDecodeRows = 64;
+inline constexpr int kMaxDecodeHeads = 8;  // key/value heads of a task
 
 // One decode task: a chunk of keys of one (sequence, key/value head) for all queries of all query heads that
 // share it. Row r is one (head, query). Scores get scale, softcap and ALiBi only.

@@ -3,7 +3,9 @@
 // keys, so that W dot products are W accumulators, and one W x W transpose sums them all. A vector of scores
 // is then [Rows][W / Rows keys]: lane = row * Keys + key.
 //
-// Per block of keys: scores (fetching V ahead), softmax, values (fetching the next K ahead).
+// A task is a chunk of keys for some key/value heads whose rows lie side by side. Block of keys by block of
+// keys, head by head: scores (fetching the next block's V), softmax, values (fetching the next block's K).
+// What is fetched is walked through in the order of memory, over all heads, whichever head is being computed.
 #pragma once
 
 #include "cpu/generic/gemm.h"
@@ -13,11 +15,11 @@
 
 namespace tilewise::cpu {
 
-static constexpr int kDecodeKeys = 64;  // of a block: K and V of it stay in a small L2 cache
+static constexpr int kDecodeKeys = 32;  // of a block: K and V of two blocks of all heads stay in the L2 cache
 
 template <class V>
 struct DecodeScratch {
-  float* q;  // [rows][padded D], fp32
+  float* q;  // [rows of all heads][padded D], fp32
   float* s;  // scores of a block
   static i64 padded(i64 D) { return (D + V::W - 1) / V::W * V::W; }
 
@@ -25,11 +27,37 @@ struct DecodeScratch {
     Carver c{static_cast<char*>(memory)};
     DecodeScratch unused;
     if (!f) f = &unused;
-    f->q = c.floats(kMaxDecodeRows * padded(shape.D));
+    f->q = c.floats(shape.group * padded(shape.D));
     f->s = c.floats((kDecodeKeys + V::W) * 4);
     return c.used;
   }
 };
+
+// Fetches rows of `pieces` pieces each into the L2 cache, one piece at a time.
+struct Fetch {
+  const char* row;
+  i64 row_bytes, piece_bytes;
+  int rows, pieces, piece;
+};
+template <class V>
+TILEWISE_INLINE void fetch_piece(Fetch& f) {
+  if (f.rows <= 0) return;
+  const char* p = f.row + f.piece * f.piece_bytes;
+  for (i64 b = 0; b < f.piece_bytes; b += 64) __builtin_prefetch(p + b, 0, 2);
+  if (++f.piece < f.pieces) return;
+  f.piece = 0;
+  f.row += f.row_bytes;
+  --f.rows;
+}
+template <class V, class T>
+TILEWISE_INLINE Fetch fetch_rows(const Matrix& m, i32 begin, i32 end, int D, int heads) {
+  return {reinterpret_cast<const char*>(static_cast<const T*>(m.data) + begin * m.row),
+          m.row * i64(sizeof(T)),
+          D * i64(sizeof(T)),
+          end - begin,
+          heads,
+          0};
+}
 
 // What the lanes of a score vector stand for.
 template <class V>
@@ -53,17 +81,18 @@ TILEWISE_INLINE DecodeLanes<V> decode_lanes(const DecodeTask& t, int first) {
           V::template load<I>(key), V::load(slope)};
 }
 
-// Raw scores of keys [0, n): W dot products at a time. k: the block's first key; v is only fetched ahead.
+// Raw scores of keys [0, n): W dot products at a time. k: the block's first key.
 template <class V, class T, int Rows>
 [[gnu::noinline]] static void decode_dots(const float* q, i64 q_row, const T* k, i64 k_row, int n, int D,
-                                          float* s, const T* v, i64 v_row, int Dv) {
+                                          float* s, Fetch& ahead) {
   constexpr int Keys = V::W / Rows, W = V::W;
+  Fetch fetch = ahead;
   for (int j = 0; j < n; j += Keys, s += W) {
     const T* key[Keys];
     unroll<Keys>([&]<int i>() TILEWISE_INLINED {
       const int row = j + i < n ? j + i : n - 1;  // keys past the end repeat the last; they are masked
       key[i] = k + row * k_row;
-      prefetch_row(v + row * v_row, v ? Dv : 0);
+      fetch_piece<V>(fetch);
     });
     typename V::F acc[W];
     unroll<W>([&]<int i>() TILEWISE_INLINED { acc[i] = typename V::F{}; });
@@ -86,22 +115,23 @@ template <class V, class T, int Rows>
     unroll<W / 2 - 1>([&]<int i>() TILEWISE_INLINED { even += acc[2 * i + 2], odd += acc[2 * i + 3]; });
     V::store(s, even + odd);
   }
+  ahead = fetch;
 }
 
 // o[r] = alpha[r] o[r] + sum over keys [0, n) of p(r, j) v[j], for NV vectors of columns. Scores' layout: see
 // above.
 template <class V, class T, int Rows, int NV>
 [[gnu::noinline]] static void decode_values(const float* s, const T* v, i64 v_row, int n, int offset,
-                                            float* o, i64 o_row, const float* alpha, const T* next_k,
-                                            i64 k_row, int D) {
+                                            float* o, i64 o_row, const float* alpha, Fetch* ahead) {
   constexpr int Keys = V::W / Rows, W = V::W;
+  Fetch fetch = ahead ? *ahead : Fetch{};
   typename V::F acc[Rows][NV];
   unroll<Rows * NV>([&]<int i>() TILEWISE_INLINED {
     acc[i / NV][i % NV] = V::load(o + i / NV * o_row + i % NV * W) * alpha[i / NV];
   });
   for (int j = offset; j < offset + n; ++j, v += v_row) {
     const float* p = s + j / Keys * W + j % Keys;
-    if (next_k) prefetch_row(next_k + j * k_row, D);
+    fetch_piece<V>(fetch);
     typename V::F x[NV];
     unroll<NV>([&]<int i>() TILEWISE_INLINED { x[i] = V::pin(V::widen(v + i * W)); });
     unroll<Rows>([&]<int r>() TILEWISE_INLINED {
@@ -111,6 +141,7 @@ template <class V, class T, int Rows, int NV>
   }
   unroll<Rows * NV>([&]<int i>()
                         TILEWISE_INLINED { V::store(o + i / NV * o_row + i % NV * W, acc[i / NV][i % NV]); });
+  if (ahead) *ahead = fetch;
 }
 
 // Scores to probabilities in place; per row the maximum and the sum are brought up to date, alpha rescales
@@ -159,18 +190,17 @@ static void decode_softmax(const DecodeTask& t, int first, i32 begin, i32 end, f
   }
 }
 
-// Rows [first, first + Rows) against keys [begin, end). ahead: the next block's K, or null.
+// Rows [first, first + Rows) of one head, their queries at q, against keys [begin, end).
 template <class V, class T, int Rows>
-static void decode_block(const DecodeTask& t, const DecodeScratch<V>& f, int first, i32 begin, i32 end,
-                         bool fetch_values, const T* ahead) {
+static void decode_block(const DecodeTask& t, const float* q, float* s, int first, i32 begin, i32 end,
+                         Fetch& next_k, Fetch& next_v) {
   constexpr int W = V::W, Keys = W / Rows, NV = W == 16 ? 4 : 2;
-  const i64 q_row = f.padded(t.D);
+  const i64 q_row = DecodeScratch<V>::padded(t.D);
   const T *k = static_cast<const T*>(t.k.data) + begin * t.k.row,
           *v = static_cast<const T*>(t.v.data) + begin * t.v.row;
   float alpha[4];
-  decode_dots<V, T, Rows>(f.q + first * q_row, q_row, k, t.k.row, end - begin, t.D, f.s,
-                          fetch_values ? v : nullptr, t.v.row, t.Dv);
-  decode_softmax<V, Rows, sizeof(T) == 4 ? 6 : 4>(t, first, begin, end, f.s, alpha);
+  decode_dots<V, T, Rows>(q + first * q_row, q_row, k, t.k.row, end - begin, t.D, s, next_v);
+  decode_softmax<V, Rows, sizeof(T) == 4 ? 6 : 4>(t, first, begin, end, s, alpha);
   // keys that every row sees; the others are added row by row, to those that see them (0 * NaN would reach
   // the rest)
   i32 all_begin = begin, all_end = end;
@@ -184,13 +214,12 @@ static void decode_block(const DecodeTask& t, const DecodeScratch<V>& f, int fir
   const T* from = v + (all_begin - begin) * t.v.row;
   const int n = all_end - all_begin, offset = all_begin - begin;
   for (; d + NV * W <= t.Dv; d += NV * W)
-    decode_values<V, T, Rows, NV>(f.s, from + d, t.v.row, n, offset, o + d, t.Dv, alpha,
-                                  d == 0 ? ahead : nullptr, t.k.row, t.D);
+    decode_values<V, T, Rows, NV>(s, from + d, t.v.row, n, offset, o + d, t.Dv, alpha,
+                                  d == 0 ? &next_k : nullptr);
   for (; d + W <= t.Dv; d += W)
-    decode_values<V, T, Rows, 1>(f.s, from + d, t.v.row, n, offset, o + d, t.Dv, alpha, nullptr, 0, 0);
-  auto probability = [&](int r, i32 j) {
-    return f.s[(j - begin) / Keys * W + r * Keys + (j - begin) % Keys];
-  };
+    decode_values<V, T, Rows, 1>(s, from + d, t.v.row, n, offset, o + d, t.Dv, alpha,
+                                 d == 0 ? &next_k : nullptr);
+  auto probability = [&](int r, i32 j) { return s[(j - begin) / Keys * W + r * Keys + (j - begin) % Keys]; };
   const i64 tail = d;
   for (int r = 0; r < Rows; ++r) {
     float* row = o + r * i64(t.Dv);
@@ -205,23 +234,30 @@ static void decode_block(const DecodeTask& t, const DecodeScratch<V>& f, int fir
 }
 
 template <class V, class T>
-static void decode(const DecodeTask& t, void* scratch) {
+static void decode(const DecodeTask* head, int heads, void* scratch) {
+  const DecodeTask& t = *head;  // heads differ in pointers, slopes and results only
   DecodeScratch<V> f;
-  DecodeScratch<V>::carve(&f, scratch, {t.D, t.Dv, 1});
+  DecodeScratch<V>::carve(&f, scratch, {t.D, t.Dv, heads * t.rows});
   const i64 q_row = f.padded(t.D);
-  for (int r = 0; r < t.rows; ++r) {
-    const T* q = static_cast<const T*>(t.q[r]);
+  for (int r = 0; r < heads * t.rows; ++r) {
+    const DecodeTask& h = head[r / t.rows];
+    const int row = r % t.rows;
+    const T* q = static_cast<const T*>(h.q[row]);
     for (i64 d = 0; d < q_row; ++d) f.q[r * q_row + d] = d < t.D ? V::widen1(q + d * t.q_column) : 0.f;
-    for (i64 d = 0; d < t.Dv; ++d) t.o[r * i64(t.Dv) + d] = 0;
-    t.row_max[r] = -kInfinity;
-    t.row_sum[r] = 0;
+    for (i64 d = 0; d < t.Dv; ++d) h.o[row * i64(t.Dv) + d] = 0;
+    h.row_max[row] = -kInfinity;
+    h.row_sum[row] = 0;
   }
   for (i32 begin = t.begin; begin < t.end; begin += kDecodeKeys) {
     const i32 end = begin + kDecodeKeys < t.end ? begin + kDecodeKeys : t.end;
-    const T* next = end < t.end ? static_cast<const T*>(t.k.data) + end * t.k.row : nullptr;
-    row_blocks<4>(t.rows, [&]<int Rows>(i64 first) {
-      decode_block<V, T, Rows>(t, f, int(first), begin, end, first == 0, first == 0 ? next : nullptr);
-    });
+    const i32 next = end + kDecodeKeys < t.end ? end + kDecodeKeys : t.end;
+    Fetch next_k = fetch_rows<V, T>(t.k, end, next, t.D, heads),
+          next_v = fetch_rows<V, T>(t.v, end, next, t.Dv, heads);
+    for (int h = 0; h < heads; ++h)
+      row_blocks<4>(t.rows, [&]<int Rows>(i64 first) {
+        decode_block<V, T, Rows>(head[h], f.q + h * t.rows * q_row, f.s, int(first), begin, end, next_k,
+                                 next_v);
+      });
   }
 }
 
