@@ -94,7 +94,7 @@ tw_attention Operands::problem(const tw_options& options, DeviceName device) con
   a.max_seqlen_k = longest(cu_seqlens_k);
   a.out = tw::tensor(nullptr, q.dtype, out_shape_);
   a.lse = tw::tensor(nullptr, TW_FP32, lse_shape_);
-  tw::Plan(planned(a, TW_FORWARD, device));  // refuses what is wrong before memory is taken
+  const tw::Plan accepted(planned(a, TW_FORWARD, device));  // refuses what is wrong before memory is taken
   return a;
 }
 

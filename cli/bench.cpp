@@ -128,7 +128,7 @@ void check_cell(const Grid& g, const Cell& c) {
   for (const std::string& name : g.algorithms) {
     tw_options o = c.options;
     o.algorithm = name.empty() ? nullptr : name.c_str();
-    tw::Plan(shape_only(c.shape, pass, o, g.device), pass);
+    const tw::Plan accepted(shape_only(c.shape, pass, o, g.device), pass);
     if (g.clock.kind == ClockKind::cpu && peak_of(g, c, name).memory_bound())
       invalid("--clock: cpu counts no waiting for memory, which is what limits ", c.shape.seqlen_q,
               " queries; choose --clock wall");

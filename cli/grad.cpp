@@ -69,7 +69,8 @@ void grad(const Arguments& x) {
   if (!x.dbias.empty()) g.dbias = HostTensor("dbias", TW_FP32, operands.bias.shape);
   if (!x.dsink.empty()) g.dsink = HostTensor("dsink", TW_FP32, operands.sink.shape);
   attach(a, g);
-  tw::Plan(planned(a, TW_BACKWARD, device), TW_BACKWARD);  // refuses what is wrong before any work
+  const tw::Plan accepted(planned(a, TW_BACKWARD, device),
+                          TW_BACKWARD);  // refuses what is wrong before any work
   operands.allocate_outputs(a);
   execute(a, TW_FORWARD, device);
   execute(a, TW_BACKWARD, device);
