@@ -20,6 +20,12 @@ namespace tilewise::common {
 
 inline constexpr float kLog2OfE = 1.44269504088896341f, kLnOf2 = 0.693147180559945309f;
 
+// sum + o * g, where an o of 0 counts as 0 whatever g holds: the rows that see nothing have it, and a NaN in
+// their dO takes no part. A NaN that does take part reaches the gradients through dP.
+TILEWISE_INLINE float add_product(float sum, float o, float g) {
+  return o == 0.0f ? sum : ptx::fma(o, g, sum);
+}
+
 template <Config C>
 TILEWISE_KERNEL(kPrepareThreads, 1)
 bwd_prepare(const TILEWISE_GRID_CONSTANT AttentionParams p) {
@@ -66,17 +72,16 @@ bwd_prepare(const TILEWISE_GRID_CONSTANT AttentionParams p) {
 #pragma unroll
       for (int n = 0; n < kSteps; ++n)
 #pragma unroll
-        for (int e = 0; e < 8; ++e) sum[n] = ptx::fma(o[n].get(e), g[n].get(e), sum[n]);
+        for (int e = 0; e < 8; ++e) sum[n] = add_product(sum[n], o[n].get(e), g[n].get(e));
     }
   } else {
 #pragma unroll
     for (int n = 0; n < kSteps; ++n)
       if (row(n) < seq.sq)
         for (int c = part; c < p.Dv; c += kLanes)
-          sum[n] = ptx::fma(
-              tile::load_float<C.element>(p.out, out0 + row(n) * p.out_stride.s + c * p.out_stride.d),
-              tile::load_float<C.element>(p.dout, dout0 + row(n) * p.dout_stride.s + c * p.dout_stride.d),
-              sum[n]);
+          sum[n] = add_product(
+              sum[n], tile::load_float<C.element>(p.out, out0 + row(n) * p.out_stride.s + c * p.out_stride.d),
+              tile::load_float<C.element>(p.dout, dout0 + row(n) * p.dout_stride.s + c * p.dout_stride.d));
   }
 #pragma unroll
   for (int n = 0; n < kSteps; ++n) {

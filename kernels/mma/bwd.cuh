@@ -95,6 +95,10 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   const i32 diagonal = (j0 - band.shift) / C.Br - first;
   const i32 start = diagonal > 0 && diagonal < count ? diagonal : 0;
   const i32 steps = count * p.group;
+  // Queries that see no key and keys that no query sees are zeros in shared memory, whatever they hold: 0 *
+  // NaN is NaN. Those past the visible ones are not loaded, those before them are cleared.
+  const auto seen_queries = [&] { return C.masked ? band.queries_any(0, seq.sk) : Range<i32>{0, seq.sq}; };
+  const auto seen_keys = [&] { return C.masked ? band.any(0, seq.sq) : Range<i32>{0, seq.sk}; };
 
   // Workspace row of this sequence's first query, made anew where it is used.
   const auto first_row = [&] {
@@ -122,8 +126,8 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
     const tile::Rows dout = tile::rows(p.dout, kElement, p.dout_stride, batch, seq.q_row, s.head, p.Dv);
     const typename Shape::QTile q_smem{ptx::shared_address(smem.q[stage])};
     const typename Shape::OTile do_smem{ptx::shared_address(smem.dout[stage])};
-    tile::load_rows<kThreads, C.strided>(q_smem, q, s.i * C.Br, seq.sq, loader);
-    tile::load_rows<kThreads, C.strided>(do_smem, dout, s.i * C.Br, seq.sq, loader);
+    tile::load_rows<kThreads, C.strided>(q_smem, q, s.i * C.Br, seen_queries().end, loader);
+    tile::load_rows<kThreads, C.strided>(do_smem, dout, s.i * C.Br, seen_queries().end, loader);
     constexpr int kPieces = C.Br / 4;
     if (loader < 2 * kPieces) {
       const int piece = loader % kPieces, i = s.i * C.Br + piece * 4;
@@ -144,8 +148,8 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   if (steps > 0) {
     const tile::Rows k = tile::rows(p.k, kElement, p.k_stride, b, seq.k_row, hk, p.D);
     const tile::Rows v = tile::rows(p.v, kElement, p.v_stride, b, seq.k_row, hk, p.Dv);
-    tile::load_rows<kThreads, C.strided>(k_smem, k, j0, seq.sk, thread);
-    tile::load_rows<kThreads, C.strided>(v_smem, v, j0, seq.sk, thread);
+    tile::load_rows<kThreads, C.strided>(k_smem, k, j0, seen_keys().end, thread);
+    tile::load_rows<kThreads, C.strided>(v_smem, v, j0, seen_keys().end, thread);
     load_queries(step, 0);
   }
   ptx::cp_async_commit();
@@ -163,6 +167,15 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
     const typename Shape::QTile q_smem{ptx::shared_address(smem.q[stage])};
     const typename Shape::OTile do_smem{ptx::shared_address(smem.dout[stage])};
     const i32 i0 = step.i * C.Br;
+    if constexpr (C.masked) {
+      const i32 queries_begin = seen_queries().begin, keys_begin = it == 0 ? seen_keys().begin : 0;
+      if (i0 < queries_begin || j0 < keys_begin) {
+        tile::clear_rows<kThreads>(q_smem, queries_begin - i0, thread);
+        tile::clear_rows<kThreads>(do_smem, queries_begin - i0, thread);
+        tile::clear_rows<kThreads>(k_smem, keys_begin - j0, thread);
+        ptx::sync_threads();
+      }
+    }
     scores.select_head(step.head);
 
     constexpr int MT = Shape::kSKeys / 16, NT = Shape::kSQueries / 8;

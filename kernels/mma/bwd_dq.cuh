@@ -66,8 +66,10 @@ backward_dq(const TILEWISE_GRID_CONSTANT AttentionParams p) {
     const tile::Rows v = tile::rows(p.v, kElement, p.v_stride, batch, seq.k_row, hk, p.Dv);
     const typename Smem::KTile k_smem{ptx::shared_address(smem.k[stage])};
     const typename Smem::VTile v_smem{ptx::shared_address(smem.v[stage])};
-    tile::load_rows<kThreads, C.strided>(k_smem, k, block * C.Bc, seq.sk, loader);
-    tile::load_rows<kThreads, C.strided>(v_smem, v, block * C.Bc, seq.sk, loader);
+    // Keys that no query sees are zeros, whatever they hold: 0 * NaN is NaN.
+    const i32 end = C.masked ? band.any(0, seq.sq).end : seq.sk;
+    tile::load_rows<kThreads, C.strided>(k_smem, k, block * C.Bc, end, loader);
+    tile::load_rows<kThreads, C.strided>(v_smem, v, block * C.Bc, end, loader);
   };
 
   float dq_acc[1][C.d / 8][4];
@@ -103,6 +105,13 @@ backward_dq(const TILEWISE_GRID_CONSTANT AttentionParams p) {
     const typename Smem::KTile k_smem{ptx::shared_address(smem.k[stage])};
     const typename Smem::VTile v_smem{ptx::shared_address(smem.v[stage])};
     const i32 j0 = (first + it) * C.Bc, i = i0 + warp * 16 + lane.g, j = j0 + 2 * lane.q;
+    if constexpr (C.masked) {
+      const i32 seen = band.any(0, seq.sq).begin;
+      if (j0 < seen) {
+        tile::clear_rows<kThreads>(k_smem, seen - j0, thread);
+        ptx::sync_threads();
+      }
+    }
 
     // (1) S = Q_i K_j^T   [16 of Br, Bc] fp32
     float s_frag[1][NT][4];

@@ -76,6 +76,17 @@ TILEWISE_INLINE void load_rows(SmemTile<E, kRows, kCols> to, const Rows& from, i
   }
 }
 
+// Zeros over the tile's rows below `end`: tensor rows that take no part, whose NaN times a P of 0 would be
+// NaN. Cold; seen by the others after a barrier.
+template <int kThreads, Element E, int kRows, int kCols>
+TILEWISE_INLINE void clear_rows(SmemTile<E, kRows, kCols> tile, i32 end, int thread) {
+  using Tile = SmemTile<E, kRows, kCols>;
+#pragma unroll 1
+  for (int index = thread; index < kRows * Tile::kChunks; index += kThreads)
+    if (index / Tile::kChunks < end)
+      ptx::st_shared_v4(tile.chunk(index / Tile::kChunks, index % Tile::kChunks), ptx::Vec4{});
+}
+
 // The same way back.
 template <int kThreads, Element E, int kRows, int kCols>
 TILEWISE_INLINE void store_rows(const Rows& to, SmemTile<E, kRows, kCols> from, i32 first, i32 end,
