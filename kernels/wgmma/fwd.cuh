@@ -31,8 +31,9 @@ struct SmemPlan {
   u64 k_full[C.stages], k_empty[C.stages];
   u64 v_full[C.stages], v_empty[C.stages];
   u64 tile_full, tile_empty;
-  WorkTileWords tile[2];  // by turns
-  u32 done[kMaxTiles];    // indices of the tiles that the block has worked on
+  WorkTileWords tile;          // that is begun next
+  WorkTileWords own[C.warps];  // that each warp is at
+  u32 done[kMaxTiles];         // indices of the tiles that the block has worked on
 };
 
 // The next buffer of a ring and the parity of its next phase.
@@ -57,12 +58,11 @@ TILEWISE_INLINE void choose_tiles(SmemPlan<C>& smem, const AttentionParams& p, c
     if (n == kMaxTiles) t.b = -1;
     if (leader) {
       if (t.b >= 0) ptx::st_shared(ptx::shared_address(&smem.done[n]), index);
-      write_tile(smem.tile[n & 1], t);
+      write_tile(ptx::shared_address(&smem.tile), t);
       ptx::mbarrier_arrive(smem.tile_full);
     }
     if (t.b < 0) return;
-    // The next one is taken when everybody has begun this one (and stored the last), so that no block hoards
-    // work.
+    // The next one is taken when everybody has begun this one, so that no block hoards work.
     ptx::mbarrier_wait(smem.tile_empty, n & 1);
     index += ptx::grid_size_x();
     if (launch.tile_counter != nullptr) {
@@ -72,18 +72,14 @@ TILEWISE_INLINE void choose_tiles(SmemPlan<C>& smem, const AttentionParams& p, c
   }
 }
 
-// The block's n-th tile, for a warp that works on it. It stays in shared memory until the warp has begun the
-// next one.
+// The block's n-th tile: each warp that works on tiles takes its copy.
 template <Config C>
-TILEWISE_INLINE WorkTile tile_at(SmemPlan<C>& smem, i32 n) {
+TILEWISE_INLINE WorkTile begun_tile(SmemPlan<C>& smem, i32 n) {
   ptx::mbarrier_wait(smem.tile_full, n & 1);
-  return read_tile(smem.tile[n & 1]);
-}
-
-template <Config C>
-TILEWISE_INLINE void tile_begun(SmemPlan<C>& smem) {
+  const WorkTile t = read_tile(ptx::shared_address(&smem.tile));
   ptx::sync_warp();
   if (ptx::thread_index() % 32 == 0) ptx::mbarrier_arrive(smem.tile_empty);
+  return t;
 }
 
 // ---- Warp 0: loads ----
@@ -94,8 +90,7 @@ TILEWISE_INLINE void load_tiles(SmemPlan<C>& smem, const AttentionParams& p, con
   Ring<C.stages> ring_k, ring_v;
   u32 q_phase = 1;
   for (i32 n = 0;; ++n) {
-    const WorkTile t = tile_at(smem, n);
-    tile_begun(smem);
+    const WorkTile t = begun_tile(smem, n);
     if (t.b < 0) break;
     if (!leader) continue;
     const i32 kv_head = (t.head << launch.pack_log2) / p.group;
@@ -201,6 +196,8 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
   using N = Number<C.element>;
   constexpr int kKeyTiles = C.Bc / 8, kKeySteps = C.Bc / 16, kDSteps = C.d / 16, kOutTiles = C.dv / 8;
   constexpr u32 kKBox = C.Bc * kSwizzleCols * 2, kQBox = kGroupRows * kSwizzleCols * 2;
+  // Guessing keeps a way to S, should the guess be far off; wide outputs leave no registers for it.
+  constexpr bool kGuess = C.dv <= 128;
   constexpr bool kCanHide = C.masked || C.boolean_mask;  // keys of a loaded block from rows of the tile
   constexpr bool kRowRanges =
       Scores<C>::kRaw && !C.boolean_mask;  // masks are ranges of keys: packed heads, too
@@ -217,8 +214,7 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
   u32 q_phase = 0;
   i32 n = 0;  // tiles done
 
-  const WorkTile first = tile_at(smem, 0);
-  tile_begun(smem);
+  const WorkTile first = begun_tile(smem, 0);
   if (first.b < 0) return;
   i32 j, open_end, open_begin;  // this block; blocks [open_begin, open_end) need no mask
   bool first_block;             // O starts with this P V
@@ -227,12 +223,12 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
   Scores<C> score(p, first.sequence(), first.head << pack);
   Dropout dropout(p, first.b, first.head << pack);
   i32 key_begin;  // of the tile: key 0 of block 0
-  i32 tail;       // keys of its last block that are in [key_begin, key_end)
 
   auto begin_tile = [&](const WorkTile& tile) {
     key_begin = tile.key_begin;
-    tail = tile.key_end - tile.key_begin - (tile.blocks(C.Bc) - 1) * C.Bc;
-    if (tail < 0) tail = 0;
+    ptx::sync_warp();
+    if (lane == 0) write_tile(ptx::shared_address(&smem.own[4 * group + warp]), tile);
+    ptx::sync_warp();
     j = tile.blocks(C.Bc) - 1;
     first_block = true;
     stats = RowStats{};
@@ -242,9 +238,9 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
     visible[0] = visible[1] = open;
     if constexpr (C.masked) {
       const Band<i32> band = band_of(p, tile.sequence());
+      visible[0] = band.row(row >> pack), visible[1] = band.row((row + 8) >> pack);
       const i32 i0 = row0 >> pack, i1 = (row0 + kGroupRows - 1) >> pack;
       open = band.all(i0 < last ? i0 : last, (i1 < last ? i1 : last) + 1);
-      visible[0] = band.row(row >> pack), visible[1] = band.row((row + 8) >> pack);
     }
     open_end = (open.end - tile.key_begin) / C.Bc;
     open_begin = open.begin > tile.key_begin ? ceil_div(open.begin - tile.key_begin, C.Bc) : 0;
@@ -338,20 +334,23 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
   // is NaN.
   auto clear_tail = [&] {
     constexpr int kThreads = 128 * groups(C), kChunks = kSwizzleCols / 8;
-    const int chunks = (C.Bc - tail) * kChunks;
+    const WorkTile tile = read_tile(ptx::shared_address(&smem.own[4 * group + warp]));
+    const i32 keys = tile.key_end - tile.key_begin, beyond = tile.blocks(C.Bc) * C.Bc - (keys < 0 ? 0 : keys);
+    if (beyond == 0) return;
 #pragma unroll 1
     for (int box = 0; box < column_boxes(C.dv); ++box)
 #pragma unroll 1
-      for (int x = int(ptx::thread_index()) - 128; x < chunks; x += kThreads)
+      for (int x = int(ptx::thread_index()) - 128; x < beyond * kChunks; x += kThreads)
         ptx::st_shared_v4(
-            ptx::shared_address(&smem.v[ring_v.stage][box][tail + x / kChunks][x % kChunks * 8]), {});
+            ptx::shared_address(&smem.v[ring_v.stage][box][C.Bc - beyond + x / kChunks][x % kChunks * 8]),
+            {});
     ptx::fence_proxy_async();
     ptx::bar_sync(1, kThreads);
   };
   // (2) O_i += P_ij V_j   [64, dv]
   auto issue_output = [&] {
     ptx::mbarrier_wait(smem.v_full[ring_v.stage], ring_v.phase);
-    if (first_block && tail < C.Bc) clear_tail();
+    if (first_block) clear_tail();
     const u64 v_desc = ptx::descriptor_128b(ptx::shared_address(smem.v[ring_v.stage]), kKBox);
     ptx::wgmma_fence();
 #pragma unroll
@@ -397,19 +396,23 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
     issue_output();
     ptx::wgmma_wait_all_but_one();
     ptx::pin(s_frag);
+    if constexpr (!kGuess) release_scores();
     scores_of_block();
-    const bool wrong = stats.guess(s_frag, score.multiplier);  // (3)
+    const bool moved =
+        kGuess ? stats.guess(s_frag, score.multiplier) : stats.update(s_frag, score.multiplier);  // (3)
     ptx::wgmma_wait_all();
     output_done();
-    if (wrong) {
-      if (!stats.settle(s_frag, score.multiplier)) {
-        scores_again();
-        scores_of_block();
-        stats.update(s_frag, score.multiplier);
+    if (moved) {
+      if constexpr (kGuess) {
+        if (!stats.settle(s_frag, score.multiplier)) {
+          scores_again();
+          scores_of_block();
+          stats.update(s_frag, score.multiplier);
+        }
       }
       rescale();
     }
-    release_scores();
+    if constexpr (kGuess) release_scores();
     pack_p();
   };
   auto first_step = [&] {
@@ -427,7 +430,7 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
       ((u64(p.out) | u64((p.out_stride.b | p.out_stride.s | p.out_stride.h) * 2)) & 15) == 0;
   bool suspect = false;  // some row is not finite though its LSE is
   auto store = [&] {
-    const WorkTile tile = read_tile(smem.tile[n & 1]);
+    const WorkTile tile = read_tile(ptx::shared_address(&smem.own[4 * group + warp]));
     const i32 stored = tile.row0 + warp_row + lane / 4;  // the lane's first row
     const i32 tensor_b = p.cu_seqlens_q ? 0 : tile.b;
 #pragma unroll
@@ -476,7 +479,7 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
   for (;;) {
     for (--j; j >= 0; --j) step();
     // The last P V runs beside the next tile's first Q K^T, and that beside the store.
-    const WorkTile next = tile_at(smem, n + 1);
+    const WorkTile next = begun_tile(smem, n + 1);
     if (next.b < 0) break;
     take_q();
     issue_output();
@@ -485,7 +488,6 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
     output_done();
     store();
     ++n;
-    tile_begun(smem);
     begin_tile(next);
     first_step();
   }

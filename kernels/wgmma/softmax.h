@@ -54,18 +54,25 @@ struct RowStats : OnlineSoftmax<1> {
     return true;
   }
 
-  // S becomes P with the maxima raised first.
+  // S becomes P with the maxima raised first, where one of the warp's rows has fallen behind. True if they
+  // have moved.
   template <int n>
-  TILEWISE_INLINE void update(float (&s)[n][4], float multiplier) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) raised[r] = ptx::max(row_max[0][r], block_max(s, r));
+  TILEWISE_INLINE bool update(float (&s)[n][4], float multiplier) {
+    bool behind = false;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float offset = offset_of(raised[r], multiplier);
-      alpha[r] = ptx::ex2(ptx::fma(row_max[0][r], multiplier, -offset));
-      row_max[0][r] = raised[r];
+      raised[r] = ptx::max(row_max[0][r], block_max(s, r));
+      behind |= (raised[r] - row_max[0][r]) * multiplier > kSlack;
+    }
+    const bool moved = ptx::vote_any(behind);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float reference = moved ? raised[r] : row_max[0][r], offset = offset_of(reference, multiplier);
+      alpha[r] = moved ? ptx::ex2(ptx::fma(row_max[0][r], multiplier, -offset)) : 1.f;
+      row_max[0][r] = reference;
       row_sum[0][r] = ptx::fma(row_sum[0][r], alpha[r], exponentiate(s, r, multiplier, offset));
     }
+    return moved;
   }
 
  private:

@@ -25,18 +25,16 @@ struct WorkTileWords {
   u32 w[sizeof(WorkTile) / 4];
 };
 
-TILEWISE_INLINE void write_tile(WorkTileWords& smem, const WorkTile& t) {
+TILEWISE_INLINE void write_tile(u32 shared, const WorkTile& t) {
   const WorkTileWords words = __builtin_bit_cast(WorkTileWords, t);
 #pragma unroll
-  for (int n = 0; n < int(sizeof(words) / 4); ++n)
-    ptx::st_shared(ptx::shared_address(&smem.w[n]), words.w[n]);
+  for (u32 n = 0; n < sizeof(words) / 4; ++n) ptx::st_shared(shared + 4 * n, words.w[n]);
 }
 
-TILEWISE_INLINE WorkTile read_tile(const WorkTileWords& smem) {
+TILEWISE_INLINE WorkTile read_tile(u32 shared) {
   WorkTileWords words;
 #pragma unroll
-  for (int n = 0; n < int(sizeof(words) / 4); ++n)
-    words.w[n] = ptx::ld_shared(ptx::shared_address(&smem.w[n]));
+  for (u32 n = 0; n < sizeof(words) / 4; ++n) words.w[n] = ptx::ld_shared(shared + 4 * n);
   return __builtin_bit_cast(WorkTile, words);
 }
 
