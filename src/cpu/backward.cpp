@@ -58,9 +58,9 @@ class Backward : public Execution {
     threads_ = choice.threads;
     scratch_bytes_ = aligned(kernels_.backward_scratch(shape_));
     if (p.dbias) scratch_bytes_ += aligned(size_t(kernels_.queries * kernels_.keys) * sizeof(float));
-    slots_ = size_t(std::min<i64>(threads_, p.B * p.Hk));
     slot_bytes_ = aligned(accumulator_bytes(p, grain_, p.Sk));
     split_bytes_ = split_budget(p, grain_);
+    slots_ = split_bytes_ && !p.varlen() ? 0 : size_t(std::min<i64>(threads_, p.B * p.Hk));
     dsink_bytes_ =
         p.has_dsink ? aligned(size_t((p.B * p.Hk + kMostSplitParts) * p.group()) * sizeof(double)) : 0;
   }

@@ -6,7 +6,7 @@ namespace tilewise::cpu {
 namespace {
 
 constexpr i64 kMinItems = 4;  // of a part: below that, starting it costs more than it brings
-constexpr size_t kSplitBytes = size_t{96} << 20;  // of accumulators, over all split units
+constexpr size_t kSplitBytes = size_t{72} << 20;  // of accumulators, over all split units
 
 // Keys that each query block of a sequence visits, plus a constant for the block itself.
 std::vector<i64> block_costs(const Problem& p, const Sequence& s, i64 block_q) {
@@ -49,8 +49,13 @@ size_t accumulator_bytes(const Problem& p, BackwardGrain grain, i64 sk) {
 }
 
 size_t split_budget(const Problem& p, BackwardGrain grain) {
-  if (p.B * p.Hk >= kBackwardTasks && !p.varlen()) return 0;
-  return std::min(kSplitBytes, accumulator_bytes(p, grain, p.Sk) * size_t(kBackwardTasks));
+  const size_t copy = accumulator_bytes(p, grain, p.Sk);
+  const i64 units = p.B * p.Hk;
+  if (!copy || !units) return 0;
+  if (p.varlen()) return 2 * copy <= kSplitBytes ? std::min(kSplitBytes, copy * size_t(kBackwardTasks)) : 0;
+  const i64 items = ceil_div(p.Sq, grain.block_q) * p.group();
+  const i64 parts = std::min({kBackwardTasks / units, items / kMinItems, i64(kSplitBytes / copy) / units});
+  return parts < 2 ? 0 : size_t(parts * units) * copy;
 }
 
 BackwardWork cut_backward(const Problem& p, const std::vector<Sequence>& sequences, BackwardGrain grain,
@@ -69,7 +74,8 @@ BackwardWork cut_backward(const Problem& p, const std::vector<Sequence>& sequenc
     const size_t copy = accumulator_bytes(p, grain, s.sk);
     const i64 cost = sum(costs[n]) * p.group(), items = i64(costs[n].size()) * p.group(),
               share = total ? cost * kBackwardTasks / total : 0,
-              room = copy ? i64((split_bytes - used) / copy / size_t(p.Hk)) : 0;
+              sharers = p.Hk * (p.varlen() ? 1 : i64(sequences.size() - n)),
+              room = copy ? i64((split_bytes - used) / copy) / sharers : 0;
     i64 parts = std::min({share, items / kMinItems, room});
     if (parts < 2) parts = 1;
     for (i64 hk = 0; hk < p.Hk; ++hk) {

@@ -56,7 +56,7 @@ BackwardWork cut_backward(const Problem& p, const std::vector<Sequence>& sequenc
 // Bytes of the accumulators of one part over a sequence of sk keys.
 size_t accumulator_bytes(const Problem& p, BackwardGrain grain, i64 sk);
 
-// A bound on split_bytes that suits the problem, from its shape alone.
+// The split_bytes of a problem, from its shape alone. Sequences of one length are all split, or none is (0).
 size_t split_budget(const Problem& p, BackwardGrain grain);
 
 // dbias is summed in a sweep of its own: a region is a block of dbias (all of an axis where that is
