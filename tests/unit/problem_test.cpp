@@ -184,6 +184,31 @@ TEST(ProblemMessages, UnknownPass) {
   EXPECT_NE(std::string(tw_last_error()).find("7"), std::string::npos);
 }
 
+// The forward writes down what it drew; a backward that would draw something else is refused before it
+// writes.
+TEST(ProblemMessages, DropoutOfAnotherForward) {
+  Attention x(parse_case("fp32 bwd B=1 Sq=8 Sk=8 H=1 Hk=1 D=8 Dv=8 dropout=0.25 seed=7"));
+  int64_t drawn[3] = {};
+  x.a.rng_state.data = drawn;
+  x.a.rng_state.dtype = TW_INT64;
+  x.a.rng_state.ndim = 1;
+  x.a.rng_state.size[0] = 3;
+  x.a.rng_state.stride[0] = 1;
+  ASSERT_EQ(x.run(TW_FORWARD, ""), TW_OK) << tw_last_error();
+  EXPECT_EQ(drawn[0], 7);
+  EXPECT_EQ(drawn[1], 21);
+  ASSERT_EQ(x.run(TW_BACKWARD, ""), TW_OK) << tw_last_error();
+  x.a.options.seed = 8;
+  ASSERT_EQ(x.run(TW_BACKWARD, ""), TW_INVALID_ARGUMENT);
+  const std::string message = tw_last_error();
+  for (const char* word : {"rng_state", "seed 7", "seed 8", "offset 21", "0.25"})
+    EXPECT_NE(message.find(word), message.npos) << "no '" << word << "' in: " << message;
+  EXPECT_EQ(x.damage, "");
+  x.a.options.seed = 7;
+  x.a.options.dropout_p = 0.5;
+  EXPECT_EQ(x.run(TW_BACKWARD, ""), TW_INVALID_ARGUMENT);
+}
+
 TEST(ProblemMessages, NullsAreRefused) {
   tw_plan* plan = nullptr;
   EXPECT_EQ(tw_plan_create(nullptr, TW_FORWARD, &plan), TW_INVALID_ARGUMENT);
