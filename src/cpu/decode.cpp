@@ -31,8 +31,8 @@ class Decode : public Execution {
     threads_ = int(std::clamp<i64>(tasks, 1, choice.threads));
     // Heads that lie side by side are read together, as long as there are tasks for all threads.
     const bool side_by_side = p.k.stride.h == p.D && p.v.stride.h == p.Dv;
-    heads_ = int(
-        std::clamp<i64>(side_by_side ? tasks / (4 * threads_) : 1, 1, std::min<i64>(p.Hk, kMaxDecodeHeads)));
+    heads_ = int(std::clamp<i64>(side_by_side ? tasks / (4 * threads_) : 1, 1,
+                                 std::clamp<i64>(p.Hk, 1, kMaxDecodeHeads)));
     per_thread_ = kernels_.decode_scratch({i32(p.D), i32(p.Dv), i32(heads_ * rows)});
     partial_floats_ = ceil_div(rows * (p.Dv + 2), 16) * 16;
     all_partials_ = size_t(tasks * partial_floats_) * sizeof(float);

@@ -19,8 +19,9 @@ static constexpr int kDecodeKeys = 32;  // of a block: K and V of two blocks of 
 
 template <class V>
 struct DecodeScratch {
-  float* q;  // [rows of all heads][padded D], fp32
-  float* s;  // scores of a block
+  float* q;     // [rows of all heads][padded D], fp32
+  float* s;     // scores of a block
+  void *k, *v;  // blocks of K and V whose columns do not lie side by side
   static i64 padded(i64 D) { return (D + V::W - 1) / V::W * V::W; }
 
   static size_t carve(DecodeScratch* f, void* memory, const ScratchShape& shape) {
@@ -29,6 +30,8 @@ struct DecodeScratch {
     if (!f) f = &unused;
     f->q = c.floats(shape.group * padded(shape.D));
     f->s = c.floats((kDecodeKeys + V::W) * 4);
+    f->k = c.floats(kDecodeKeys * i64(shape.D));
+    f->v = c.floats(kDecodeKeys * i64(shape.Dv));
     return c.used;
   }
 };
@@ -190,16 +193,34 @@ static void decode_softmax(const DecodeTask& t, int first, i32 begin, i32 end, f
   }
 }
 
+// A block's keys of one head, columns side by side.
+template <class T>
+struct KeyRows {
+  const T *k, *v;
+  i64 k_row, v_row;
+};
+
+// Key rows [begin, end) of m where they lie, or copied to `block` when their columns are apart.
+template <class V, class T>
+static const T* unit_columns(const Matrix& m, i32 begin, i32 end, int columns, void* block, i64& row) {
+  const T* from = static_cast<const T*>(m.data) + begin * m.row;
+  row = m.column == 1 ? m.row : columns;
+  if (m.column == 1) return from;
+  T* to = static_cast<T*>(block);
+  for (i64 j = 0; j < end - begin; ++j)
+    for (i64 d = 0; d < columns; ++d) to[j * columns + d] = from[j * m.row + d * m.column];
+  return to;
+}
+
 // Rows [first, first + Rows) of one head, their queries at q, against keys [begin, end).
 template <class V, class T, int Rows>
-static void decode_block(const DecodeTask& t, const float* q, float* s, int first, i32 begin, i32 end,
-                         Fetch& next_k, Fetch& next_v) {
+static void decode_block(const DecodeTask& t, const KeyRows<T>& rows, const float* q, float* s, int first,
+                         i32 begin, i32 end, Fetch& next_k, Fetch& next_v) {
   constexpr int W = V::W, Keys = W / Rows, NV = W == 16 ? 4 : 2;
   const i64 q_row = DecodeScratch<V>::padded(t.D);
-  const T *k = static_cast<const T*>(t.k.data) + begin * t.k.row,
-          *v = static_cast<const T*>(t.v.data) + begin * t.v.row;
+  const T* v = rows.v;
   float alpha[4];
-  decode_dots<V, T, Rows>(q + first * q_row, q_row, k, t.k.row, end - begin, t.D, s, next_v);
+  decode_dots<V, T, Rows>(q + first * q_row, q_row, rows.k, rows.k_row, end - begin, t.D, s, next_v);
   decode_softmax<V, Rows, sizeof(T) == 4 ? 6 : 4>(t, first, begin, end, s, alpha);
   // keys that every row sees; the others are added row by row, to those that see them (0 * NaN would reach
   // the rest)
@@ -211,13 +232,13 @@ static void decode_block(const DecodeTask& t, const float* q, float* s, int firs
   if (all_end < all_begin) all_begin = all_end = end;
   float* o = t.o + first * i64(t.Dv);
   i64 d = 0;
-  const T* from = v + (all_begin - begin) * t.v.row;
+  const T* from = v + (all_begin - begin) * rows.v_row;
   const int n = all_end - all_begin, offset = all_begin - begin;
   for (; d + NV * W <= t.Dv; d += NV * W)
-    decode_values<V, T, Rows, NV>(s, from + d, t.v.row, n, offset, o + d, t.Dv, alpha,
+    decode_values<V, T, Rows, NV>(s, from + d, rows.v_row, n, offset, o + d, t.Dv, alpha,
                                   d == 0 ? &next_k : nullptr);
   for (; d + W <= t.Dv; d += W)
-    decode_values<V, T, Rows, 1>(s, from + d, t.v.row, n, offset, o + d, t.Dv, alpha,
+    decode_values<V, T, Rows, 1>(s, from + d, rows.v_row, n, offset, o + d, t.Dv, alpha,
                                  d == 0 ? &next_k : nullptr);
   auto probability = [&](int r, i32 j) { return s[(j - begin) / Keys * W + r * Keys + (j - begin) % Keys]; };
   const i64 tail = d;
@@ -228,7 +249,7 @@ static void decode_block(const DecodeTask& t, const float* q, float* s, int firs
       const bool common = j >= all_begin && j < all_end;
       if (!common && (j < t.low[first + r] || j >= t.high[first + r])) continue;
       const float p = probability(r, j);
-      for (d = common ? tail : 0; d < t.Dv; ++d) row[d] += p * V::widen1(v + (j - begin) * t.v.row + d);
+      for (d = common ? tail : 0; d < t.Dv; ++d) row[d] += p * V::widen1(v + (j - begin) * rows.v_row + d);
     }
   }
 }
@@ -253,11 +274,15 @@ static void decode(const DecodeTask* head, int heads, void* scratch) {
     const i32 next = end + kDecodeKeys < t.end ? end + kDecodeKeys : t.end;
     Fetch next_k = fetch_rows<V, T>(t.k, end, next, t.D, heads),
           next_v = fetch_rows<V, T>(t.v, end, next, t.Dv, heads);
-    for (int h = 0; h < heads; ++h)
+    for (int h = 0; h < heads; ++h) {
+      KeyRows<T> rows;
+      rows.k = unit_columns<V, T>(head[h].k, begin, end, t.D, f.k, rows.k_row);
+      rows.v = unit_columns<V, T>(head[h].v, begin, end, t.Dv, f.v, rows.v_row);
       row_blocks<4>(t.rows, [&]<int Rows>(i64 first) {
-        decode_block<V, T, Rows>(head[h], f.q + h * t.rows * q_row, f.s, int(first), begin, end, next_k,
+        decode_block<V, T, Rows>(head[h], rows, f.q + h * t.rows * q_row, f.s, int(first), begin, end, next_k,
                                  next_v);
       });
+    }
   }
 }
 
