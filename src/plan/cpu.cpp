@@ -27,6 +27,11 @@ std::string decode_refusal(const Problem& p) {
                kDecodeQueries);
   if (p.Sq * p.group() > kDecodeRows)
     return cat(p.Sq * p.group(), " queries share a key/value head, it is for up to ", kDecodeRows);
+  // A backward recomputes the scores in the tiles' order of summation; where scores are large, out and lse
+  // must agree with it. Long sequences of few queries are inference.
+  if (p.lse && !p.batch_invariant && p.Sk < kDecodeKeys)
+    return cat("lse of ", p.Sk, " keys may serve a backward, which sums as tiles do; with lse it is for ",
+               kDecodeKeys, " keys or more");
   if (p.bias || p.mask || p.dropout_p > 0) return "it has no bias, boolean mask or dropout";
   return "";
 }

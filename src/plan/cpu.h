@@ -26,6 +26,7 @@ enum class CpuStrategy {
 // Most queries of a sequence, and most (query head, query) rows that share a key/value head, for decode:
 // beyond it a tile of queries is well enough filled to be faster.
 inline constexpr int kDecodeQueries = 8, kDecodeRows = 64;
+inline constexpr int kDecodeKeys = 512;  // fewest keys for decode when lse is wanted too
 
 struct CpuChoice {
   std::string isa;
