@@ -53,7 +53,21 @@ TEST(PlanCpu, EveryOtherCandidateHasAReason) {
     named.insert(r.candidate);
     EXPECT_FALSE(r.reason.empty()) << r.candidate;
   }
-  EXPECT_EQ(named, (std::set<std::string>{"scalar", "avx2", "avx512_bf16", "neon"}));
+  EXPECT_EQ(named, (std::set<std::string>{"scalar", "avx2", "avx512_bf16", "neon", "decode"}));
+}
+
+TEST(PlanCpu, DecodeIsForFewQueriesWhateverTheThreads) {
+  Problem p = problem();
+  p.pass = TW_FORWARD;
+  p.Sq = 1, p.Sk = 4096, p.H = 8, p.Hk = 2;
+  auto strategy = [&] { return std::get<plan::CpuChoice>(plan::decide_cpu(p, machine()).choice).strategy; };
+  EXPECT_EQ(strategy(), plan::CpuStrategy::decode);
+  p.threads = 1;
+  EXPECT_EQ(strategy(), plan::CpuStrategy::decode);
+  p.Sq = plan::kDecodeQueries + 1;
+  EXPECT_EQ(strategy(), plan::CpuStrategy::tiles);
+  p.Sq = 1, p.dropout_p = 0.5;
+  EXPECT_EQ(strategy(), plan::CpuStrategy::tiles);
 }
 
 TEST(PlanCpu, AlgorithmForces) {
