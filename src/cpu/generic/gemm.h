@@ -44,7 +44,8 @@ TILEWISE_INLINE void multiply(typename V::F (&acc)[R][NV], const typename Dot::E
     // pinned: else GCC folds the load into each of the R multiply-adds
     unroll<NV>([&]<int v>() TILEWISE_INLINED { row[v] = V::pin(V::load(b + v * V::W)); });
     unroll<R>([&]<int r>() TILEWISE_INLINED {
-      const typename Dot::Element x = along == Along::rows ? a[r * stride] : a[r];
+      using Element = typename Dot::Element;
+      const Element x = V::template load<Element>(along == Along::rows ? a + r * stride : a + r);
       unroll<NV>([&]<int v>() TILEWISE_INLINED { acc[r][v] = Dot::step(acc[r][v], x, row[v]); });
     });
     a += along == Along::rows ? 1 : stride;
