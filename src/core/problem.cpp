@@ -41,8 +41,8 @@ void check_tensor(const char* name, const tw_tensor& t) {
       count = t.size[i] ? count : 0;
       continue;
     }
-    const i64 stride = t.stride[i], step = stride < 0 ? -stride : stride;
-    if (stride == INT64_MIN || step > kMaxOffset / t.size[i])
+    const i64 stride = t.stride[i], limit = kMaxOffset / t.size[i];
+    if (stride > limit || stride < -limit)
       invalid(name, ": stride[", i, "] is ", stride, " with size ", t.size[i],
               "; the tensor would span more than 2^60 elements");
     (stride < 0 ? first : last) += (t.size[i] - 1) * stride;
