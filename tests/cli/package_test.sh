@@ -22,7 +22,8 @@ g++ -std=c++20 "$source/examples/gradients.cpp" -o "$work/gradients" $(pkg-confi
 
 version=$("$work/prefix/bin/tilewise" --version)
 [ "$version" = "tilewise $(pkg-config --modversion tilewise)" ] || { echo "versions differ: $version"; exit 1; }
-objdump -p "$libdir/libtilewise.so" | grep -q 'SONAME *libtilewise.so.0$' || { echo "wrong SONAME"; exit 1; }
+soname=$(objdump -p "$libdir/libtilewise.so" | awk '$1 == "SONAME" { print $2 }')
+[ "$soname" = libtilewise.so.0 ] || { echo "wrong SONAME"; exit 1; }
 foreign=$(nm -D --defined-only "$libdir/libtilewise.so" | awk '$3 !~ /^tw_/ { print $3 }')
 [ -z "$foreign" ] || { echo "exports more than tw_*: $foreign"; exit 1; }
 echo "installed, found, built and run"
