@@ -53,16 +53,26 @@ fa1_backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
 
   const tile::Rows k = tile::rows(p.k, 2, p.k_stride, b, 0, hk, p.D),
                    v = tile::rows(p.v, 2, p.v_stride, b, 0, hk, p.Dv);
+  // Keys that no query sees are not read, nor are queries that see none of a block: what they hold times a P
+  // of 0 could be a NaN.
+  const Range<i32> keys = band.any(0, p.Sq);
+  const auto clear_gradient = [&](void* data, const Strides& t, i32 columns) {
+    for (i64 x = thread; x < i64(p.Sk) * columns; x += kThreads)
+      if (const i64 j = x / columns; !keys.contains(i32(j)))
+        tile::store_float<C.element>(data, b * t.b + j * t.s + hk * t.h + x % columns * t.d, 0.0f);
+  };
+  clear_gradient(p.dk, p.dk_stride, p.D);
+  clear_gradient(p.dv, p.dv_stride, p.Dv);
 #pragma unroll 1
-  for (i32 j0 = 0; j0 < p.Sk; j0 += C.Bc) {
-    const i32 j1 = j0 + C.Bc < p.Sk ? j0 + C.Bc : p.Sk;
+  for (i32 j0 = keys.begin; j0 < keys.end; j0 += C.Bc) {
+    const i32 j1 = j0 + C.Bc < keys.end ? j0 + C.Bc : keys.end;
     const Range<i32> queries = band.queries_any(j0, j1);
     float dk_acc[1][C.d / 8][4], dv_acc[1][C.dv / 8][4];
     tile::clear(dk_acc);
     tile::clear(dv_acc);
     ptx::sync_threads();
-    tile::load_rows<kThreads, true>(k_smem, k, j0, p.Sk, thread);
-    tile::load_rows<kThreads, true>(v_smem, v, j0, p.Sk, thread);
+    tile::load_rows<kThreads, true>(k_smem, k, j0, keys.end, thread);
+    tile::load_rows<kThreads, true>(v_smem, v, j0, keys.end, thread);
     ptx::cp_async_commit();
 #pragma unroll 1
     for (i32 head = 0; head < p.group; ++head) {
@@ -70,9 +80,9 @@ fa1_backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
       const tile::Rows dout = tile::rows(p.dout, 2, p.dout_stride, b, 0, first_head + head, p.Dv);
       const i64 statistics_at = (first_head + head) * statistics_head + statistics;
 #pragma unroll 1
-      for (i32 i0 = queries.begin / kFa1Rows * kFa1Rows; i0 < queries.end; i0 += kFa1Rows) {
-        tile::load_rows<kThreads, true>(q_smem, q, i0, p.Sq, thread);
-        tile::load_rows<kThreads, true>(do_smem, dout, i0, p.Sq, thread);
+      for (i32 i0 = queries.begin; i0 < queries.end; i0 += kFa1Rows) {
+        tile::load_rows<kThreads, true>(q_smem, q, i0, queries.end, thread);
+        tile::load_rows<kThreads, true>(do_smem, dout, i0, queries.end, thread);
         ptx::cp_async_commit();
         ptx::cp_async_wait<0>();
         ptx::sync_threads();
@@ -93,13 +103,13 @@ fa1_backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
             const i32 i = i0 + nt * 8 + 2 * lane.q + e;
-            const float lse = i < p.Sq ? ptx::load_global(p.lse_log2 + statistics_at + i) : 0.0f;
-            const float delta = i < p.Sq ? ptx::load_global(p.delta + statistics_at + i) : 0.0f;
+            const float lse = i < queries.end ? ptx::load_global(p.lse_log2 + statistics_at + i) : 0.0f;
+            const float delta = i < queries.end ? ptx::load_global(p.delta + statistics_at + i) : 0.0f;
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
               const i32 j = j0 + key_row + lane.g + half * 8;
               float &pr = p_frag[0][nt][half * 2 + e], &ds = ds_frag[0][nt][half * 2 + e];
-              const bool on = i < p.Sq && band.sees(i, j);
+              const bool on = i < queries.end && band.sees(i, j);
               pr = on ? ptx::ex2(ptx::fma(pr, scale_log2, -lse)) : 0.0f;
               ds = on ? pr * (ds - delta) : 0.0f;
             }
@@ -135,7 +145,7 @@ fa1_backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
         ptx::sync_threads();
         for (int x = thread; x < kFa1Rows * C.d; x += kThreads) {
           const int row = x / C.d, column = x % C.d;
-          if (i0 + row >= p.Sq) break;
+          if (i0 + row >= queries.end) break;
           float* at = dq_rows + (i64(head) * p.Sq + i0 + row) * C.d + column;
           float dq = ptx::load_global(at);
 #pragma unroll
@@ -158,8 +168,9 @@ fa1_backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
         M::store_pair(v_smem, row, nt * 8 + 2 * lane.q, dv_acc[0][nt][half * 2], dv_acc[0][nt][half * 2 + 1]);
     }
     ptx::sync_threads();
-    tile::store_rows<kThreads>(tile::rows(p.dk, 2, p.dk_stride, b, 0, hk, p.D), k_smem, j0, p.Sk, thread);
-    tile::store_rows<kThreads>(tile::rows(p.dv, 2, p.dv_stride, b, 0, hk, p.Dv), v_smem, j0, p.Sk, thread);
+    tile::store_rows<kThreads>(tile::rows(p.dk, 2, p.dk_stride, b, 0, hk, p.D), k_smem, j0, keys.end, thread);
+    tile::store_rows<kThreads>(tile::rows(p.dv, 2, p.dv_stride, b, 0, hk, p.Dv), v_smem, j0, keys.end,
+                               thread);
   }
 
   ptx::sync_threads();

@@ -15,6 +15,33 @@
 
 namespace tilewise::baseline {
 
+TILEWISE_INLINE bool is_finite(float x) { return x - x == 0.0f; }
+
+// An output element again, before its division, from the keys that its row sees and no others. For rows of
+// finite l whose O is not finite: P V has multiplied a NaN or infinity in the V of a key that other rows see
+// by a P of 0.
+template <Config C>
+TILEWISE_INLINE float fa1_output_again(const AttentionParams& p, const Band<i32>& band, i32 b, i32 h, i32 i,
+                                       i32 column, float row_max) {
+  constexpr float kLog2OfE = 1.44269504088896341f;
+  const auto at = [&](const Strides& t, i32 row, i32 head) { return b * t.b + row * t.s + head * t.h; };
+  const i64 q = at(p.q_stride, i, h);
+  const Range<i32> keys = band.row(i);
+  float o = 0.0f;
+#pragma unroll 1
+  for (i32 j = keys.begin; j < keys.end; ++j) {
+    const i64 k = at(p.k_stride, j, h / p.group), v = at(p.v_stride, j, h / p.group);
+    float s = 0.0f;
+#pragma unroll 1
+    for (i32 d = 0; d < p.D; ++d)
+      s = ptx::fma(tile::load_float<C.element>(p.q, q + d * p.q_stride.d),
+                   tile::load_float<C.element>(p.k, k + d * p.k_stride.d), s);
+    o = ptx::fma(ptx::ex2(s * (p.scale * kLog2OfE) - row_max),
+                 tile::load_float<C.element>(p.v, v + column * p.v_stride.d), o);
+  }
+  return o;
+}
+
 template <Config C>
 TILEWISE_KERNEL(fa1_threads(C), 1)
 fa1_forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
@@ -57,14 +84,14 @@ fa1_forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   const tile::Rows k = tile::rows(p.k, 2, p.k_stride, b, 0, h / p.group, p.D);
   const tile::Rows v = tile::rows(p.v, 2, p.v_stride, b, 0, h / p.group, p.Dv);
   const tile::Rows q = tile::rows(p.q, 2, p.q_stride, b, 0, h, p.D);
+  const Range<i32> keys = band.any(0, p.Sq);  // the others are never read: a NaN in V times a P of 0 is a NaN
 #pragma unroll 1
-  for (i32 j0 = 0; j0 < p.Sk; j0 += C.Bc) {
-    const i32 j1 = j0 + C.Bc < p.Sk ? j0 + C.Bc : p.Sk;
+  for (i32 j0 = keys.begin; j0 < keys.end; j0 += C.Bc) {
+    const i32 j1 = j0 + C.Bc < keys.end ? j0 + C.Bc : keys.end;
     const Range<i32> queries = band.queries_any(j0, j1);
-    if (queries.empty()) continue;
     ptx::sync_threads();
-    tile::load_rows<kThreads, true>(k_smem, k, j0, p.Sk, thread);
-    tile::load_rows<kThreads, true>(v_smem, v, j0, p.Sk, thread);
+    tile::load_rows<kThreads, true>(k_smem, k, j0, keys.end, thread);
+    tile::load_rows<kThreads, true>(v_smem, v, j0, keys.end, thread);
 #pragma unroll 1
     for (i32 i0 = queries.begin / kFa1Rows * kFa1Rows; i0 < queries.end; i0 += kFa1Rows) {
       tile::load_rows<kThreads, true>(q_smem, q, i0, p.Sq, thread);
@@ -140,10 +167,11 @@ fa1_forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
               {{ptx::bits_of(o_frag[0][nt][half * 2]), ptx::bits_of(o_frag[0][nt][half * 2 + 1])}});
       ptx::sync_threads();
 
-      // O_i = (l_i exp2(m_i - m_new) O_i + the parts) / l_new
+      // O_i = (l_i exp2(m_i - m_new) O_i + the parts) / l_new. l is 0 where no key has been visible; m says
+      // less, since scores that are NaN leave it at -inf.
       const auto new_sum = [&](int row, float m, float& kept) {
         const float old = ptx::load_global(m_rows + i0 + row);
-        kept = old == -kInfinity ? 0.0f : ptx::load_global(l_rows + i0 + row) * ptx::ex2(old - m);
+        kept = ptx::load_global(l_rows + i0 + row) * ptx::ex2(old - (m == -kInfinity ? 0.0f : m));
         float sum = kept;
 #pragma unroll
         for (int w = 0; w < C.warps; ++w)
@@ -153,10 +181,9 @@ fa1_forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
       for (int x = thread; x < kFa1Rows * C.dv; x += kThreads) {
         const int row = x / C.dv, column = x % C.dv;
         if (i0 + row >= p.Sq) break;
-        const float m = new_max(row);
-        if (m == -kInfinity) continue;
         float kept;
-        const float sum = new_sum(row, m, kept);
+        const float sum = new_sum(row, new_max(row), kept);
+        if (sum == 0.0f) continue;
         float* at = o_rows + i64(i0 + row) * C.dv + column;
         float o = kept * ptx::load_global(at);
 #pragma unroll
@@ -165,10 +192,7 @@ fa1_forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
       }
       float m = -kInfinity, sum = 0.0f, kept;
       const bool owner = thread < kFa1Rows && i0 + thread < p.Sq;
-      if (owner) {
-        m = new_max(thread);
-        if (m != -kInfinity) sum = new_sum(thread, m, kept);
-      }
+      if (owner) m = new_max(thread), sum = new_sum(thread, m, kept);
       ptx::sync_threads();  // every thread has read the old m_i and l_i
       if (owner) ptx::store_global(m_rows + i0 + thread, m), ptx::store_global(l_rows + i0 + thread, sum);
       ptx::sync_threads();
@@ -180,14 +204,17 @@ fa1_forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   for (i64 x = thread; x < i64(p.Sq) * p.Dv; x += kThreads) {
     const i64 i = x / p.Dv, column = x % p.Dv;
     const Strides& t = p.out_stride;
-    tile::store_float<C.element>(p.out, b * t.b + i * t.s + h * t.h + column * t.d,
-                                 ptx::load_global(o_rows + i * C.dv + column));
+    const float l = ptx::load_global(l_rows + i);
+    float o = ptx::load_global(o_rows + i * C.dv + column);
+    if (!is_finite(o) && is_finite(l))
+      o = ptx::div(fa1_output_again<C>(p, band, b, h, i32(i), i32(column), ptx::load_global(m_rows + i)), l);
+    tile::store_float<C.element>(p.out, b * t.b + i * t.s + h * t.h + column * t.d, o);
   }
   if (p.lse)
     for (i32 i = thread; i < p.Sq; i += kThreads) {
-      const float m = ptx::load_global(m_rows + i);
+      const float m = ptx::load_global(m_rows + i), l = ptx::load_global(l_rows + i);
       ptx::store_global(p.lse + b * p.lse_b + h * p.lse_h + i * p.lse_s,
-                        m == -kInfinity ? m : (m + ptx::lg2(ptx::load_global(l_rows + i))) * kLnOf2);
+                        l == 0.0f ? -kInfinity : (m + ptx::lg2(l)) * kLnOf2);
     }
 }
 

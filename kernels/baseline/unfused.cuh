@@ -31,6 +31,23 @@ struct ProductOperand {
   }
 };
 
+// One element of C again, from the terms that take part: 0 times what the others hold may be a NaN.
+template <Config C, bool a_across, bool b_across>
+TILEWISE_INLINE float product_again(const ProductParams& p, i32 b, i32 h, i32 m, i32 n) {
+  const Range<i32> terms = p.terms == Terms::keys_of_query ? p.band.row(m) : p.band.queries_any(m, m + 1);
+  const auto element = [&](const MatrixOfHead& x, i32 head, i32 row, i32 column) {
+    return tile::load_float<C.element>(x.data, b * x.b + head * x.h + row * x.row + column * x.column);
+  };
+  float sum = 0.0f;
+#pragma unroll 1
+  for (i32 head = h * p.sum; head < (h + 1) * p.sum; ++head)
+#pragma unroll 1
+    for (i32 k = terms.begin; k < terms.end; ++k)
+      sum = ptx::fma(element(p.a, head / p.a_share, a_across ? k : m, a_across ? m : k),
+                     element(p.b, head / p.b_share, b_across ? k : n, b_across ? n : k), sum);
+  return sum * p.alpha;
+}
+
 template <Config C, bool a_across, bool b_across>
 TILEWISE_INLINE void product(const ProductParams& p) {
   using M = tile::Mma<C.element>;
@@ -88,6 +105,26 @@ TILEWISE_INLINE void product(const ProductParams& p) {
     M::store_pair(c_smem, r, c, acc[mt][nt][0] * p.alpha, acc[mt][nt][1] * p.alpha);
     M::store_pair(c_smem, r + 8, c, acc[mt][nt][2] * p.alpha, acc[mt][nt][3] * p.alpha);
   });
+  if (p.terms != Terms::all) {
+    bool odd = false;
+    tile::for_blocks<4, 4>([&](int mt, int nt) {
+      for (float x : acc[mt][nt]) odd |= x - x != 0.0f;
+    });
+    if (ptx::vote_any(odd)) {
+      ptx::sync_warp();
+#pragma unroll 1
+      for (int pair = lane; pair < 64 * 16; pair += 32) {
+        const int r = row + pair / 16, c = column + pair % 16 * 2;
+        float x[2];
+        M::load_pair(x, c_smem, r, c);
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          if (x[e] - x[e] != 0.0f && m0 + r < p.m && n0 + c + e < p.n)
+            x[e] = product_again<C, a_across, b_across>(p, work.b, work.h, m0 + r, n0 + c + e);
+        M::store_pair(c_smem, r, c, x[0], x[1]);
+      }
+    }
+  }
   ptx::sync_threads();
   constexpr int kElement = tile::element_bytes(C.element);
   const void* start = static_cast<const char*>(p.c.data) + n0 * p.c.column * kElement;

@@ -10,12 +10,14 @@
 //
 // Carries causal and window masks, scale, grouped heads, any strides, dlse. Refuses: lengths (cu_seqlens,
 // seqused), softcap, bias, boolean mask, ALiBi, sink, dropout. Computes every score, also the masked ones, as
-// standard attention does.
+// standard attention does; where a hidden NaN or infinity has reached a sum, that sum is computed again
+// without it.
 #pragma once
 
 #include "../shared/backward_layout.h"
 #include "../shared/config.h"
 #include "../shared/params.h"
+#include "../shared/ranges.h"
 
 namespace tilewise::baseline {
 
@@ -23,6 +25,10 @@ struct MatrixOfHead {
   const void* data;
   i64 b, h, row, column;  // strides in elements
 };
+
+// Which terms of a sum over k take part: all, or those of a query's keys (m counts queries, k keys) or of a
+// key's queries (the other way round).
+enum class Terms : int { all, keys_of_query, queries_of_key };
 
 // C[m][n] = alpha sum over k (and over `sum` heads) of A B. A is stored [m][k] (product_tn: [k][m]), B [k][n]
 // (product_nt: [n][k]). The g-th term of C's head h takes A's head (h * sum + g) / a_share and B's head (h *
@@ -33,6 +39,8 @@ struct ProductParams {
   i32 B, H;  // of C
   i32 sum, a_share, b_share;
   float alpha;
+  Terms terms;
+  Band<i32> band;
 };
 
 inline constexpr int kProductTile = 128, kProductDepth = 32, kProductThreads = 256, kSoftmaxThreads = 128;
@@ -68,6 +76,9 @@ constexpr MatrixOfHead score_matrix(const void* data, const AttentionParams& p) 
   const i64 columns = score_columns(p.Sk);
   return {data, p.H * p.Sq * columns, p.Sq * columns, columns, 1};
 }
+constexpr Band<i32> dense_band(const AttentionParams& p) {
+  return {p.Sq, p.Sk, p.top_left ? 0 : p.Sk - p.Sq, p.window_left, p.window_right};
+}
 constexpr MatrixOfHead head_matrix(const void* data, const Strides& s) { return {data, s.b, s.h, s.s, s.d}; }
 
 // The launches' arguments, from the attention's and the workspace: `s` holds S, then P; `d` dP, then dS.
@@ -83,7 +94,9 @@ constexpr ProductParams scores_product(const AttentionParams& p, const void* s) 
           1,
           1,
           p.group,
-          p.scale};
+          p.scale,
+          Terms::all,
+          dense_band(p)};
 }
 constexpr ProductParams output_product(const AttentionParams& p, const void* s) {
   return {score_matrix(s, p),
@@ -97,7 +110,9 @@ constexpr ProductParams output_product(const AttentionParams& p, const void* s) 
           1,
           1,
           p.group,
-          1.0f};
+          1.0f,
+          Terms::keys_of_query,
+          dense_band(p)};
 }
 constexpr ProductParams dv_product(const AttentionParams& p, const void* s) {
   return {score_matrix(s, p),
@@ -111,7 +126,9 @@ constexpr ProductParams dv_product(const AttentionParams& p, const void* s) {
           p.group,
           1,
           1,
-          1.0f};
+          1.0f,
+          Terms::queries_of_key,
+          dense_band(p)};
 }
 constexpr ProductParams dp_product(const AttentionParams& p, const void* d) {
   return {head_matrix(p.dout, p.dout_stride),
@@ -125,7 +142,9 @@ constexpr ProductParams dp_product(const AttentionParams& p, const void* d) {
           1,
           1,
           p.group,
-          1.0f};
+          1.0f,
+          Terms::all,
+          dense_band(p)};
 }
 constexpr ProductParams dq_product(const AttentionParams& p, const void* d) {
   return {score_matrix(d, p),
@@ -139,7 +158,9 @@ constexpr ProductParams dq_product(const AttentionParams& p, const void* d) {
           1,
           1,
           p.group,
-          p.scale};
+          p.scale,
+          Terms::keys_of_query,
+          dense_band(p)};
 }
 constexpr ProductParams dk_product(const AttentionParams& p, const void* d) {
   return {score_matrix(d, p),
@@ -153,7 +174,9 @@ constexpr ProductParams dk_product(const AttentionParams& p, const void* d) {
           p.group,
           1,
           1,
-          p.scale};
+          p.scale,
+          Terms::queries_of_key,
+          dense_band(p)};
 }
 constexpr SoftmaxParams softmax_params(const AttentionParams& p, void* scores, const void* probabilities,
                                        bool write_lse) {

@@ -1,34 +1,20 @@
 // The baselines that the paper compares with: unfused attention, whose S and P lie in the caller's workspace,
 // and FlashAttention 1, whose O (dQ) does between two key blocks.
+#include "cuda/launch/baselines.h"
+
 #include "cuda/launch/execution.h"
 #include "cuda/launch/families.h"
 #include "cuda/launch/params.h"
 #include "kernels/baseline/fa1.h"
-#include "kernels/baseline/unfused.h"
 #include "kernels/common/bwd_launch.h"
 #include "kernels/shared/schedule.h"
 
 namespace tilewise::cuda {
-namespace {
 
-LaunchShape shape_of(u64 blocks, int threads, int shared_bytes) {
-  const Grid g = fold_grid(blocks);
-  return {.grid = {g.x, g.y, g.z}, .threads = unsigned(threads), .shared_bytes = unsigned(shared_bytes)};
+u64 UnfusedLaunch::blocks() const {
+  return is_product() ? baseline::product_blocks(product) : baseline::softmax_blocks(rows);
 }
 
-// One launch of the unfused attention: a product or a pass over the rows of S.
-struct UnfusedLaunch {
-  Kernel kernel;
-  baseline::ProductParams product;
-  baseline::SoftmaxParams rows;
-
-  bool is_product() const { return kernel != Kernel::softmax && kernel != Kernel::softmax_backward; }
-  u64 blocks() const {
-    return is_product() ? baseline::product_blocks(product) : baseline::softmax_blocks(rows);
-  }
-};
-
-// Those that have something to do; `s` holds S and P, `d` dP and dS.
 std::vector<UnfusedLaunch> unfused_launches(const AttentionParams& a, bool backward, void* s, void* d) {
   using namespace baseline;
   std::vector<UnfusedLaunch> all = {{Kernel::product_nt, scores_product(a, s), {}},
@@ -46,6 +32,35 @@ std::vector<UnfusedLaunch> unfused_launches(const AttentionParams& a, bool backw
   return all;
 }
 
+size_t score_bytes(const Problem& p) {
+  return size_t(round_up(baseline::score_elements(p.B, p.H, p.Sq, p.Sk) * i64(size_of(p.dtype)), 256));
+}
+
+Fa1Workspace fa1_workspace(const Problem& p, const Config& c) {
+  Fa1Workspace w{};
+  const auto take = [&](i64 bytes) {
+    const size_t at = w.bytes;
+    w.bytes += size_t(round_up(bytes, 256));
+    return at;
+  };
+  if (p.pass == TW_FORWARD) {
+    w.accum = take(baseline::fa1_forward_workspace(c, p.B, p.H, p.Sq) * 4);
+    return w;
+  }
+  const i64 rows = workspace_rows(p.packed, p.B, p.Sq, p.total_q);
+  w.delta = take(row_statistics_bytes(p.H, rows));
+  w.lse_log2 = take(row_statistics_bytes(p.H, rows));
+  w.accum = take(baseline::fa1_backward_workspace(c, p.B, p.H, p.Sq) * 4);
+  return w;
+}
+
+namespace {
+
+LaunchShape shape_of(u64 blocks, int threads, int shared_bytes) {
+  const Grid g = fold_grid(blocks);
+  return {.grid = {g.x, g.y, g.z}, .threads = unsigned(threads), .shared_bytes = unsigned(shared_bytes)};
+}
+
 std::vector<KernelUse> unfused_uses(const Problem& p, const Config& c) {
   std::vector<KernelUse> uses;
   for (const UnfusedLaunch& l :
@@ -58,10 +73,6 @@ std::vector<KernelUse> unfused_uses(const Problem& p, const Config& c) {
                      : shape_of(l.blocks(), baseline::kSoftmaxThreads, baseline::kSoftmaxSmemBytes)});
   }
   return uses;
-}
-
-size_t score_bytes(const Problem& p) {
-  return size_t(round_up(baseline::score_elements(p.B, p.H, p.Sq, p.Sk) * i64(size_of(p.dtype)), 256));
 }
 
 class Unfused final : public CudaExecution {
@@ -81,29 +92,6 @@ class Unfused final : public CudaExecution {
     }
   }
 };
-
-// Offsets in the workspace of FlashAttention 1.
-struct Fa1Workspace {
-  size_t delta, lse_log2, accum, bytes;
-};
-
-Fa1Workspace fa1_workspace(const Problem& p, const Config& c) {
-  Fa1Workspace w{};
-  const auto take = [&](i64 bytes) {
-    const size_t at = w.bytes;
-    w.bytes += size_t(round_up(bytes, 256));
-    return at;
-  };
-  if (p.pass == TW_FORWARD) {
-    w.accum = take(baseline::fa1_forward_workspace(c, p.B, p.H, p.Sq) * 4);
-    return w;
-  }
-  const i64 rows = workspace_rows(p.packed, p.B, p.Sq, p.total_q);
-  w.delta = take(row_statistics_bytes(p.H, rows));
-  w.lse_log2 = take(row_statistics_bytes(p.H, rows));
-  w.accum = take(baseline::fa1_backward_workspace(c, p.B, p.H, p.Sq) * 4);
-  return w;
-}
 
 std::vector<KernelUse> fa1_uses(const Problem& p, const std::vector<Config>& kernels) {
   std::vector<KernelUse> uses;
