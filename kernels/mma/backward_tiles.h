@@ -103,6 +103,23 @@ constexpr u64 backward_dq_blocks(const Config& c, i64 B, i64 H, i64 Sq) {
   return tile_blocks(c.Br, Sq, H, B);
 }
 
+// The repair (bwd_repair.cuh) is the same for every tile: a warp a row of dq, or of dk and dv.
+inline constexpr int kRepairThreads = 256;
+
+constexpr Config backward_repair_config(const Config& main) {
+  Config c;
+  c.kernel = Kernel::backward_repair;
+  c.element = main.element;
+  c.masked = main.masked, c.softcap = main.softcap, c.alibi = main.alibi, c.bias = main.bias;
+  c.boolean_mask = main.boolean_mask, c.dropout = main.dropout, c.varlen = main.varlen;
+  return c;
+}
+
+constexpr u64 backward_repair_blocks(i64 B, i64 H, i64 Hk, i64 Sq, i64 Sk) {
+  constexpr u64 kRows = kRepairThreads / 32;
+  return (u64(B) * (u64(H) * u64(Sq) + u64(Hk) * u64(Sk)) + kRows - 1) / kRows;
+}
+
 constexpr bool choose_backward_dq_tiles(Config& c, int D, int Dv, int smem_limit) {
   c.family = Family::mma;
   c.kernel = Kernel::backward_dq;

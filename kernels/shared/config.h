@@ -16,6 +16,7 @@ enum class Kernel : int {
   backward_convert,  // the fp32 accumulators of dQ to the caller's tensor
   backward_dbias,    // those of dbias
   backward_sink,     // dsink
+  backward_repair,   // rows of gradients that a NaN behind a boolean mask spoiled
   combine_splits,
   uncovered,  // zeros where no sequence is
   // the unfused baseline's

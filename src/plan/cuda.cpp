@@ -119,6 +119,7 @@ std::string plan_mma(const Problem& p, const CudaMachine& m, CudaChoice& choice)
     if (!mma::choose_backward_dq_tiles(dq, int(p.D), int(p.Dv), m.shared_memory)) return no_tile(p, m);
     choice.kernels.push_back(dq);
   }
+  if (c.boolean_mask) choice.kernels.push_back(mma::backward_repair_config(c));
   if (c.dbias) add(Kernel::backward_dbias);
   return "";
 }

@@ -1,8 +1,10 @@
 // The backward's kernels under the emulator against the oracle, by the contract's accuracy rule. Every input
 // is poisoned with NaN outside its valid region, every output starts as NaN, and the emulator refuses any
 // access outside the tensors.
+#include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,7 +27,8 @@ struct Case {
   bool causal = false, top_left = false;
   long left = -1, right = -1;
   bool dlse = false, sink = false, packed = false, seqused = false, transposed = false;
-  double scale = 0;  // 0: the default
+  bool visible_nans = false;  // in a few elements that take part
+  double scale = 0;           // 0: the default
 };
 
 u64 state = 1;
@@ -148,7 +151,10 @@ void run(const Case& c, emulator::Order order) {
     for (i64 b = 0; b < c.B; ++b)
       for (i64 i = 0; i < c.Sq; ++i)
         for (i64 j = 0; j < c.Sk; ++j) bias.set({b, 0, i, j}, random_value());
-  for (auto& m : mask) m = random_value() > -0.8;
+  for (size_t n = 0; n < mask.size(); ++n) {  // with queries that see nothing and keys that nobody sees
+    const size_t j = n % size_t(c.Sk), i = n / size_t(c.Sk) % size_t(c.Sq);
+    mask[n] = i % 11 != 3 && j % 13 != 5 && random_value() > -0.8;
+  }
   for (auto& x : alibi) x = float(random_value() * 0.1);
   for (auto& x : sink) x = float(random_value());
 
@@ -185,19 +191,35 @@ void run(const Case& c, emulator::Order order) {
   if (config.dropout) a.options.dropout_p = 0.25, a.options.seed = 77, a.options.offset = 5;
   if (c.scale != 0) a.options.scale = c.scale;
   const Problem p = make_problem(a, TW_BACKWARD);
-  // Rows that the band hides altogether take no part, whatever they hold; the baselines let them through.
-  const auto poison = [&](Tensor& t, const std::vector<i32>& cu, int b, i64 s, i64 heads, i64 columns) {
-    for (i64 h = 0; h < heads; ++h)
-      for (i64 d = 0; d < columns; ++d)
-        c.packed ? t.set({cu[size_t(b)] + s, h, d}, std::nan("")) : t.set({b, s, h, d}, std::nan(""));
+  // Rows that the masks hide altogether take no part, whatever they hold; the baselines let them through.
+  const auto poison = [&](Tensor& t, const std::vector<i32>& cu, int b, i64 s, i64 h, i64 columns) {
+    for (i64 d = 0; d < columns; ++d) {
+      const double x = d % 2 ? std::nan("") : std::numeric_limits<double>::infinity();
+      c.packed ? t.set({cu[size_t(b)] + s, h, d}, x) : t.set({b, s, h, d}, x);
+    }
   };
-  for (int b = 0; b < c.B && config.masked && config.family == Family::mma; ++b) {
+  for (int b = 0; b < c.B && (config.masked || config.boolean_mask) && config.family == Family::mma; ++b) {
     const Band<i64> band = p.band(used_q[size_t(b)], used_k[size_t(b)]);
-    for (i64 i = 0; i < band.sq; ++i)
-      if (band.row(i).empty()) poison(q, cu_q, b, i, c.H, c.D), poison(dout, cu_q, b, i, c.H, c.Dv);
-    for (i64 j = 0; j < band.sk; ++j)
-      if (band.queries_any(j, j + 1).empty())
-        poison(k, cu_k, b, j, c.Hk, c.D), poison(v, cu_k, b, j, c.Hk, c.Dv);
+    std::vector<bool> seen(size_t(c.Hk * band.sk), false);
+    for (i64 h = 0; h < c.H; ++h)
+      for (i64 i = 0; i < band.sq; ++i) {
+        bool sees = false;
+        for (i64 j = 0; j < band.sk; ++j) {
+          if (!band.sees(i, j) || (config.boolean_mask && !mask[size_t((h * c.Sq + i) * c.Sk + j)])) continue;
+          sees = seen[size_t(h / p.group() * band.sk + j)] = true;
+        }
+        if (!sees) poison(q, cu_q, b, i, h, c.D), poison(dout, cu_q, b, i, h, c.Dv);
+      }
+    for (i64 h = 0; h < c.Hk; ++h)
+      for (i64 j = 0; j < band.sk; ++j)
+        if (!seen[size_t(h * band.sk + j)]) poison(k, cu_k, b, j, h, c.D), poison(v, cu_k, b, j, h, c.Dv);
+  }
+  if (c.visible_nans) {  // each shows exactly where exact arithmetic puts it
+    const auto put = [&](Tensor& t, i64 s, i64 h, i64 d, double x) {
+      c.packed ? t.set({s, h, d}, x) : t.set({0, s, h, d}, x);
+    };
+    put(q, 20, 0, 3, std::nan("")), put(k, 30, 0, 5, std::nan("")), put(v, 40, 0, 7, std::nan(""));
+    put(dout, 50, 0, 9, std::nan("")), put(v, 41, 0, 11, std::numeric_limits<double>::infinity());
   }
 
   AttentionParams params = cuda::attention_params(p);
@@ -476,6 +498,43 @@ constexpr Case kCases[] = {
      .Dv = 128,
      .left = 50,
      .right = 30},
+    {.name = "boolean mask", .config = 16, .B = 2, .Sq = 70, .Sk = 100, .H = 4, .Hk = 2, .D = 64, .Dv = 64},
+    {.name = "boolean mask, causal, packed",
+     .config = 17,
+     .B = 3,
+     .Sq = 70,
+     .Sk = 80,
+     .H = 2,
+     .Hk = 1,
+     .D = 24,
+     .Dv = 33,
+     .causal = true,
+     .dlse = true,
+     .sink = true,
+     .packed = true,
+     .transposed = true},
+    {.name = "boolean mask, fp32", .config = 18, .Sq = 70, .Sk = 80, .H = 2, .Hk = 1, .D = 32, .Dv = 64},
+    {.name = "boolean mask, NaNs that are seen",
+     .config = 16,
+     .Sq = 70,
+     .Sk = 100,
+     .H = 4,
+     .Hk = 2,
+     .D = 64,
+     .Dv = 64,
+     .visible_nans = true},
+    {.name = "everything, NaNs that are seen",
+     .config = 10,
+     .B = 1,
+     .Sq = 70,
+     .Sk = 80,
+     .H = 2,
+     .Hk = 1,
+     .D = 64,
+     .Dv = 90,
+     .causal = true,
+     .sink = true,
+     .visible_nans = true},
     {.name = "no queries", .config = 0, .Sq = 0, .Sk = 10, .H = 1, .Hk = 1, .D = 64, .Dv = 64},
     {.name = "no keys", .config = 0, .Sq = 10, .Sk = 0, .H = 1, .Hk = 1, .D = 64, .Dv = 64},
     {.name = "negative scale",

@@ -29,6 +29,7 @@ constexpr Entry kEntries[] = {
      "tilewise::common::bwd_prepare"},
     {Family::mma, Kernel::backward_sink, "kernels/common/bwd_prepare.cuh", "tilewise::common::reduce_sink"},
     {Family::mma, Kernel::backward_dq, "kernels/mma/bwd_dq.cuh", "tilewise::mma::backward_dq"},
+    {Family::mma, Kernel::backward_repair, "kernels/mma/bwd_repair.cuh", "tilewise::mma::backward_repair"},
     {Family::mma, Kernel::backward_convert, "kernels/common/bwd_convert.cuh",
      "tilewise::common::bwd_convert"},
     {Family::mma, Kernel::backward_dbias, "kernels/common/bwd_convert.cuh",

@@ -36,6 +36,7 @@ const char* name_of(Kernel kernel) {
     case Kernel::backward_convert: return "backward_convert";
     case Kernel::backward_dbias: return "backward_dbias";
     case Kernel::backward_sink: return "backward_sink";
+    case Kernel::backward_repair: return "backward_repair";
     case Kernel::combine_splits: return "combine_splits";
     case Kernel::product_nt: return "product_nt";
     case Kernel::product_nn: return "product_nn";

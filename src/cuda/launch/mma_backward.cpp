@@ -65,6 +65,8 @@ KernelUse use_of(const Problem& p, const Config& c) {
     case Kernel::backward_dq:
       return {c, shape(mma::backward_dq_blocks(c, p.B, p.H, p.Sq), mma::backward_dq_threads(c),
                        mma::backward_dq_smem_bytes(c))};
+    case Kernel::backward_repair:
+      return {c, shape(mma::backward_repair_blocks(p.B, p.H, p.Hk, p.Sq, p.Sk), mma::kRepairThreads, 0)};
     case Kernel::backward_dbias:
       return {c, shape(common::convert_dbias_blocks(dbias_params(p, nullptr)), common::kConvertThreads, 0)};
     case Kernel::backward_convert:
