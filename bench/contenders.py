@@ -7,8 +7,8 @@ differentiable unless `backward` is False. `available()` returns why it cannot r
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Callable
 
 import torch
 import torch.nn.functional as F

@@ -53,7 +53,7 @@ def method(n, a_in_registers):
     name = "rs" if a_in_registers else "ss"
     out = ["  template <Element E, int TransB>"]
     out.append(f"  static TILEWISE_INLINE void {name}(float (&d)[{n // 8}][4], {a}, u64 b, int accumulate) {{")
-    for n_type, (element, ptx_type) in enumerate(TYPES):
+    for n_type, (_, ptx_type) in enumerate(TYPES):
         out.append("    if constexpr (E == Element::bf16) {" if n_type == 0 else "    } else {")
         out += statement(n, a_in_registers, ptx_type)
     return out + ["    }", "  }"]

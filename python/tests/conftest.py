@@ -20,6 +20,11 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason="no CUDA GPU"))
 
 
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request):
+    return request.param
+
+
 def _record(line):
     """One line a test case into the file from which the whole suite's closing line is counted."""
     if path := os.environ.get("TILEWISE_TEST_LOG"):

@@ -4,6 +4,7 @@ import inspect
 
 import numpy as np
 import pytest
+
 import reference
 
 torch = pytest.importorskip("torch", minversion="2.10")

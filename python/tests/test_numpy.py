@@ -5,9 +5,10 @@ import time
 
 import numpy as np
 import pytest
-import reference
 
 import tilewise
+
+import reference
 
 RNG = np.random.default_rng(20)
 

@@ -1,11 +1,17 @@
-"""The SDPA override: registration, and the four functions called as PyTorch would call them."""
+"""The SDPA override: registration, the four functions, and the programs that reach them."""
+
+import contextlib
+import inspect
 
 import pytest
 
 torch = pytest.importorskip("torch", minversion="2.10")
-from tilewise import sdpa  # noqa: E402
+from tilewise import _torch, sdpa  # noqa: E402
+
+from torch_reference import assert_within_rule, attention, gradients, make  # noqa: E402
 
 F = torch.nn.functional
+BF16 = torch.bfloat16
 
 
 def test_registered_but_not_activated():
@@ -14,8 +20,6 @@ def test_registered_but_not_activated():
 
 
 def test_override_signatures_cover_the_schemas():
-    import inspect
-
     for name, function in sdpa.OVERRIDES.items():
         schema = getattr(torch.ops.aten, name).default._schema
         mine = inspect.signature(function).parameters
@@ -24,35 +28,103 @@ def test_override_signatures_cover_the_schemas():
         ], name
 
 
+@contextlib.contextmanager
+def activated(device):
+    """SDPA's flash path is ours; yields the passes that ran on us. On the CPU, where PyTorch has no such path, the same
+    functions stand in for the aten operators' missing kernels."""
+    ran, run = [], _torch.run
+
+    def counted(pass_, *arguments, **options):
+        ran.append(pass_)
+        return run(pass_, *arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_torch, "run", counted)
+        if device == "cpu":
+            with torch.library._scoped_library("aten", "IMPL") as library:
+                for name, function in sdpa.OVERRIDES.items():
+                    library.impl(name, function, "CPU")
+                yield ran
+            return
+        torch.nn.attention.activate_flash_attention_impl("tilewise")
+        try:
+            with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):
+                yield ran
+        finally:
+            torch.nn.attention.restore_flash_attention_impl()
+
+
+def sdpa_on_us(q, k, v, dropout_p=0.0, is_causal=False):
+    """(B, S, H, D) tensors through scaled_dot_product_attention, on the CPU through the operator that it would call."""
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    if q.is_cuda:
+        out = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_p, is_causal=is_causal)
+    else:
+        out = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, is_causal)[0]
+    return out.transpose(1, 2)
+
+
 @pytest.mark.parametrize("causal", [False, True])
-def test_forward_and_backward_equal_sdpa(causal):
-    torch.manual_seed(0)
-    q, k, v = (torch.randn(2, 9, 3, 16).transpose(1, 2).requires_grad_() for _ in range(3))
-    out, lse, cq, ck, mq, mk, seed, offset, _ = sdpa.scaled_dot_product_flash_attention(
-        q.detach(), k.detach(), v.detach(), 0.0, causal
-    )
-    want = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
-    torch.testing.assert_close(out, want.detach())
-    assert out.stride() == q.stride()
-    dout = torch.randn_like(out)
-    want.backward(dout)
-    gradients = sdpa.scaled_dot_product_flash_attention_backward(
-        dout, q.detach(), k.detach(), v.detach(), out, lse, cq, ck, mq, mk, 0.0, causal, seed, offset
-    )
-    for mine, leaf in zip(gradients, (q, k, v)):
-        torch.testing.assert_close(mine, leaf.grad)
+def test_values_and_gradients(device, causal):
+    inputs = make(device, Hk=4, grad=True)
+    with activated(device) as ran:
+        out = sdpa_on_us(*inputs, is_causal=causal)
+        dout = torch.randn_like(out)
+        got = torch.autograd.grad(out, inputs, dout)
+    assert ran == [_torch.FORWARD, _torch.BACKWARD]
+    exact, naive = (attention(*inputs, causal=causal, dtype=t)[0] for t in (torch.float64, BF16))
+    assert_within_rule("out", out, exact, naive)
+    exact, naive = (gradients(inputs, dout, causal=causal, dtype=t) for t in (torch.float64, BF16))
+    for name, g, e, n in zip(("dq", "dk", "dv"), got, exact, naive):
+        assert_within_rule(name, g, e, n, gradient=True)
 
 
-def test_dropout_replays_in_backward():
-    torch.manual_seed(0)
-    q, k = torch.randn(1, 1, 32, 16), torch.randn(1, 1, 32, 16)
-    v = torch.eye(32)[None, None].clone()
-    out, lse, cq, ck, mq, mk, seed, offset, _ = sdpa.scaled_dot_product_flash_attention(q, k, v, 0.5)
-    dout = torch.ones_like(out)
-    _, _, dv = sdpa.scaled_dot_product_flash_attention_backward(
-        dout, q, k, v, out, lse, cq, ck, mq, mk, 0.5, False, seed, offset
-    )
-    torch.testing.assert_close(dv[0, 0, :, 0], out[0, 0].sum(0))
+def test_output_strides_are_those_that_compilation_assumes(device):
+    qkv = torch.randn(2, 9, 3, 4, 16, device=device, dtype=BF16).requires_grad_()
+
+    def step(qkv):
+        return sdpa_on_us(*qkv.unbind(2), is_causal=True).flatten(2) * 1.0
+
+    with activated(device):
+        want = step(qkv)
+        (dwant,) = torch.autograd.grad(want.sum(), qkv)
+        out = torch.compile(step, fullgraph=True, backend="aot_eager")(qkv)
+        (dout,) = torch.autograd.grad(out.sum(), qkv)
+    torch.testing.assert_close(out, want)
+    torch.testing.assert_close(dout, dwant, rtol=1e-2, atol=1e-2)
+
+
+def test_dropout_replays_in_backward(device):
+    q, k, _ = make(device, B=1, Sq=64, Sk=64, H=1, Hk=1)
+    v = torch.eye(64, device=device, dtype=BF16)[None, :, None].clone().requires_grad_()
+    with activated(device) as ran:
+        out = sdpa_on_us(q, k, v, dropout_p=0.5)  # row i of out is row i of the dropped probabilities
+        (dv,) = torch.autograd.grad(out, v, torch.ones_like(out))
+    assert ran == [_torch.FORWARD, _torch.BACKWARD]
+    dropped = out[0, :, 0].float()
+    assert abs((dropped != 0).double().mean().item() - 0.5) < 5 * (0.25 / 64**2) ** 0.5
+    torch.testing.assert_close(dv[0, :, 0, 0].float(), dropped.sum(0), rtol=2e-2, atol=2e-2)
+
+
+def test_packed_sequences(device):
+    """aten's packed operators, as torch.nn.attention.varlen calls them."""
+    q, k, v = (t[0].detach().requires_grad_() for t in make(device, B=1, Sq=40, Sk=40, Hk=4))
+    cu = torch.tensor([0, 11, 40], dtype=torch.int32, device=device)
+    with activated(device):
+        out = torch.ops.aten._flash_attention_forward(q, k, v, cu, cu, 29, 29, 0.0, True, False)
+        dout = torch.randn_like(out[0])
+        got = torch.ops.aten._flash_attention_backward(
+            dout, q, k, v, out[0], out[1], cu, cu, 29, 29, 0.0, True, out[2], out[3]
+        )
+    for rows in (slice(0, 11), slice(11, 40)):
+        part = [t[None, rows] for t in (q, k, v)]
+        exact, naive = (attention(*part, causal=True, dtype=t)[0] for t in (torch.float64, BF16))
+        assert_within_rule("out", out[0][None, rows], exact, naive)
+        exact, naive = (
+            gradients(part, dout[None, rows], causal=True, dtype=t) for t in (torch.float64, BF16)
+        )
+        for name, g, e, n in zip(("dq", "dk", "dv"), got, exact, naive):
+            assert_within_rule(name, g[None, rows], e, n, gradient=True)
 
 
 def test_unsupported_cases_raise_with_the_reason():
@@ -64,17 +136,70 @@ def test_unsupported_cases_raise_with_the_reason():
 
 
 @pytest.mark.gpu
-def test_sdpa_runs_on_us_when_activated():
-    q, k, v = (
-        torch.randn(2, 4, 128, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)
+def test_activation_can_be_undone_and_repeated():
+    q = torch.randn(1, 2, 64, 64, device="cuda", dtype=BF16)
+    for _ in range(2):
+        with activated("cuda") as ran:
+            F.scaled_dot_product_attention(q, q, q)
+            assert len(ran) == 1
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):
+            F.scaled_dot_product_attention(q, q, q)
+        assert len(ran) == 1
+
+
+@pytest.mark.gpu
+def test_multihead_attention_module():
+    torch.manual_seed(0)
+    module = torch.nn.MultiheadAttention(256, 4, batch_first=True, device="cuda")
+    x = torch.randn(2, 100, 256, device="cuda")
+    results = []
+    for dtype, ours in ((torch.float32, False), (BF16, False), (BF16, True)):
+        m = torch.nn.MultiheadAttention(256, 4, batch_first=True, device="cuda", dtype=dtype)
+        m.load_state_dict(module.state_dict())
+        leaf = x.to(dtype).requires_grad_()
+        with activated("cuda") if ours else contextlib.nullcontext() as ran:
+            out, _ = m(leaf, leaf, leaf, need_weights=False)
+            (gradient,) = torch.autograd.grad(out.float().sin().sum(), leaf)
+        if ours:
+            assert ran == [_torch.FORWARD, _torch.BACKWARD]
+        results.append((out, gradient))
+    (exact, dexact), (naive, dnaive), (got, dgot) = results
+    assert_within_rule("out", got, exact, naive)
+    assert_within_rule("gradient", dgot, dexact, dnaive, gradient=True)
+
+
+@pytest.mark.gpu
+def test_hugging_face_sdpa_model():
+    transformers = pytest.importorskip("transformers", minversion="5.0")
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=97, hidden_size=256, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4
     )
-    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):
-        want = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        torch.nn.attention.activate_flash_attention_impl("tilewise")
-        try:
-            out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-            out.sum().backward()
-        finally:
-            torch.nn.attention.restore_flash_attention_impl()
-    torch.testing.assert_close(out, want, rtol=2e-2, atol=2e-2)
-    assert all(t.grad is not None for t in (q, k, v))
+    base = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").to("cuda")
+    ids = torch.randint(0, 97, (2, 100), device="cuda")
+    logits = []
+    for dtype, ours in ((torch.float32, False), (BF16, False), (BF16, True)):
+        model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=dtype)
+        model.load_state_dict(base.state_dict())
+        model.to("cuda")
+        with activated("cuda") if ours else contextlib.nullcontext() as ran, torch.no_grad():
+            logits.append(model(ids).logits)
+        if ours:
+            assert ran == [_torch.FORWARD] * 2
+    assert_within_rule("logits", logits[2], logits[0], logits[1])
+
+
+@pytest.mark.gpu
+def test_varlen_attn():
+    varlen = pytest.importorskip("torch.nn.attention.varlen")
+    q, k, v = (t[0].detach().requires_grad_() for t in make("cuda", B=1, Sq=40, Sk=40, Hk=4))
+    cu = torch.tensor([0, 11, 40], dtype=torch.int32, device="cuda")
+    with activated("cuda") as ran:
+        out = varlen.varlen_attn(q, k, v, cu, cu, 29, 29, window_size=(-1, 0))
+        torch.autograd.grad(out, (q, k, v), torch.randn_like(out))
+    assert ran == [_torch.FORWARD, _torch.BACKWARD]
+    exact, naive = (
+        torch.cat([attention(*(t[None, r] for t in (q, k, v)), causal=True, dtype=d)[0] for r in rows], 1)
+        for d, rows in ((d, (slice(0, 11), slice(11, 40))) for d in (torch.float64, BF16))
+    )
+    assert_within_rule("out", out[None], exact, naive)

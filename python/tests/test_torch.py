@@ -2,11 +2,14 @@
 
 import numpy as np
 import pytest
+
 import reference
 
 torch = pytest.importorskip("torch", minversion="2.10")
 import tilewise  # noqa: E402
 import tilewise._torch as ops  # noqa: E402
+
+import torch_reference as plain  # noqa: E402
 
 F = torch.nn.functional
 
@@ -17,31 +20,10 @@ def make(B=2, Sq=33, Sk=45, H=4, Hk=2, D=16, Dv=16, dtype=torch.float32, grad=Fa
     return tuple(torch.randn(s).to(dtype).requires_grad_(grad) for s in shapes)
 
 
-def plain(q, k, v, *, causal=False, scale=None, softcap=0.0, bias=None, mask=None, sink=None):
-    """The definition in float64 torch operations, differentiable: (out, lse)."""
-    q, k, v = (t.double().transpose(1, 2) for t in (q, k, v))
-    k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
-    s = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
-    if softcap:
-        s = softcap * torch.tanh(s / softcap)
-    if bias is not None:
-        s = s + bias.double()
-    if causal:
-        i, j = torch.arange(s.shape[-2])[:, None], torch.arange(s.shape[-1])
-        s = s.masked_fill(j > i + s.shape[-1] - s.shape[-2], -torch.inf)
-    if mask is not None:
-        s = s.masked_fill(~mask, -torch.inf)
-    if sink is not None:
-        s = torch.cat([s, sink.double()[None, :, None, None].expand(*s.shape[:-1], 1)], -1)
-    lse = torch.logsumexp(s, -1)
-    p = torch.softmax(s, -1)[..., : k.shape[-2]]
-    return (p @ v).transpose(1, 2), lse
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_equals_sdpa_within_its_own_error(dtype):
     q, k, v = make(dtype=dtype)
-    want, want_lse = plain(q, k, v, causal=True)
+    want, want_lse = plain.attention(q, k, v, causal=True)
     out, lse = tilewise.attention(q, k, v, causal=True, return_lse=True)
     mask = torch.ones(33, 45, dtype=torch.bool).tril(12)
     sdpa = F.scaled_dot_product_attention(
@@ -61,7 +43,7 @@ def test_gradients_of_out_and_lse(options):
     weights = torch.randn_like(out), torch.randn_like(lse)
     ((out * weights[0]).sum() + (lse * weights[1]).sum()).backward()
     copies = [t.detach().double().requires_grad_() for t in inputs]
-    want, want_lse = plain(*copies, **options)
+    want, want_lse = plain.attention(*copies, **options)
     ((want * weights[0]).sum() + (want_lse * weights[1]).sum()).backward()
     for mine, theirs in zip(inputs, copies):
         torch.testing.assert_close(mine.grad.double(), theirs.grad, rtol=1e-4, atol=1e-4)
@@ -79,7 +61,7 @@ def test_bias_and_sink_gradients():
         bias, sink = torch.randn(shape, requires_grad=True), torch.randn(4, requires_grad=True)
         tilewise.attention(q, k, v, bias=bias, sink=sink).square().sum().backward()
         bias2, sink2 = (t.detach().double().requires_grad_() for t in (bias, sink))
-        plain(q, k, v, bias=bias2, sink=sink2)[0].square().sum().backward()
+        plain.attention(q, k, v, bias=bias2, sink=sink2)[0].square().sum().backward()
         torch.testing.assert_close(bias.grad.double(), bias2.grad, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(sink.grad.double(), sink2.grad, rtol=1e-4, atol=1e-4)
 

@@ -11,7 +11,8 @@ bfloat16.
 from __future__ import annotations
 
 import sys
-from typing import Any, NamedTuple, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Optional
 
 from . import _arrays, _core
 

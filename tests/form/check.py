@@ -87,7 +87,7 @@ def check_words(relative, lines):
 
 def check_environment(sources):
     table = set(re.findall(r'\{"(TILEWISE_\w+)"', (ROOT / "src/core/env.h").read_text()))
-    for path, relative, lines in sources:
+    for _, relative, lines in sources:
         if not relative.startswith(("src/", "cli/")):
             continue
         for number, line in enumerate(lines, 1):
