@@ -1,8 +1,11 @@
 // tilewise bench: speed over a grid of problems, beside the machine's peak of the same moment and beside
 // contenders.
+#include <algorithm>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/cli.h"
 #include "cli/contender.h"
@@ -34,6 +37,7 @@ struct Grid {
   DeviceName device;
   double seconds;
   Clock clock;
+  std::optional<GpuPeaks> gpu;  // where the device is one
 };
 
 Work read_work(const std::string& text) {
@@ -50,6 +54,7 @@ const char* name_of(Work work) {
 Grid read_grid(const Arguments& x) {
   Grid g;
   g.device = read_device(x.scores.device);
+  if (g.device.type == TW_CUDA) g.gpu.emplace(g.device.index);
   g.seconds = read_number("--seconds", x.seconds);
   if (!(g.seconds > 0 && g.seconds <= 3600))
     invalid("--seconds: '", x.seconds, "'; must be above 0, at most 3600");
@@ -95,16 +100,16 @@ struct Line {
   Measurement measured;
 };
 
-// The peak of the instruction set that runs the cell; on a GPU unknown.
-Peak peak_of(const Grid& g, const Cell& c, const std::string& algorithm) {
+// On the CPU that of the instruction set that runs the cell.
+Peak peak_of(Grid& g, const Cell& c, const std::string& algorithm) {
+  if (g.gpu) return g.gpu->of(c.shape, c.options, c.work);
   tw_options o = c.options;
   o.algorithm = algorithm.empty() ? nullptr : algorithm.c_str();
-  const std::string isa = g.device.type == TW_CPU ? isa_of(shape_only(c.shape, TW_FORWARD, o, g.device)) : "";
-  return Peak(c.shape, o, c.work, g.device, isa);
+  return cpu_peak(c.shape, o, c.work, isa_of(shape_only(c.shape, TW_FORWARD, o, g.device)));
 }
 
 // The library's algorithms first, then what they are compared with.
-std::vector<Line> measure(const Grid& g, const Cell& c) {
+std::vector<Line> measure(Grid& g, const Cell& c) {
   std::vector<std::unique_ptr<Contender>> contenders;
   std::vector<Line> lines;
   for (const std::string& name : g.algorithms) {
@@ -123,13 +128,13 @@ std::vector<Line> measure(const Grid& g, const Cell& c) {
 }
 
 // Every mistake shows before the first measurement.
-void check_cell(const Grid& g, const Cell& c) {
+void check_cell(Grid& g, const Cell& c) {
   const tw_pass pass = c.work == Work::forward ? TW_FORWARD : TW_BACKWARD;
   for (const std::string& name : g.algorithms) {
     tw_options o = c.options;
     o.algorithm = name.empty() ? nullptr : name.c_str();
     const tw::Plan accepted(shape_only(c.shape, pass, o, g.device), pass);
-    if (g.clock.kind == ClockKind::cpu && peak_of(g, c, name).memory_bound())
+    if (g.device.type == TW_CPU && g.clock.kind == ClockKind::cpu && peak_of(g, c, name).memory_bound)
       invalid("--clock: cpu counts no waiting for memory, which is what limits ", c.shape.seqlen_q,
               " queries; choose --clock wall");
   }
@@ -152,18 +157,39 @@ std::string first_columns(const Cell& c) {
                 (std::to_string(s.seqlen_q) + keys).c_str(), static_cast<long long>(s.dim), heads.c_str());
 }
 
+std::string rate_text(const Peak& peak, double rate) {
+  if (peak.memory_bound) return format("%.0f GB/s", rate / 1e9);
+  return rate < 1e13 ? format("%.0f GFLOP/s", rate / 1e9) : format("%.1f TFLOP/s", rate / 1e12);
+}
+
 void print_lines(const Cell& c, const std::vector<Line>& lines) {
   for (size_t i = 0; i < lines.size(); ++i) {
     const Measurement& m = lines[i].measured;
-    const Peak& peak = lines[i].peak;
-    std::string line = first_columns(c) + format("  %-12s %10s %7.0f %-8s", lines[i].algorithm.c_str(),
-                                                 time_text(m.seconds).c_str(), m.rate / 1e9,
-                                                 peak.memory_bound() ? "GB/s" : "GFLOP/s");
-    if (peak.known()) line += format(" %5.1f %% ", 100 * m.share) + bar(m.share, 20);
-    if (i > 0) line += format("  tilewise is %.1f times as fast", m.seconds / lines[0].measured.seconds);
+    std::string line =
+        first_columns(c) + format("  %-12s %10s %14s %5.1f %% %s", lines[i].algorithm.c_str(),
+                                  time_text(m.seconds).c_str(), rate_text(lines[i].peak, m.rate).c_str(),
+                                  100 * m.share, bar(m.share, 20).c_str());
+    if (m.host > 0) line += format("  host %.1f us", 1e6 * m.host);
+    if (i > 0)
+      line += format("  %s is %.1f times as fast", lines[0].algorithm.c_str(),
+                     m.seconds / lines[0].measured.seconds);
     std::printf("%s\n", line.c_str());
   }
   std::fflush(stdout);
+}
+
+// What the shares are shares of.
+void print_peaks(const std::vector<Line>& all) {
+  std::map<std::string, std::vector<const Line*>> by_meaning;
+  for (const Line& line : all) by_meaning[line.peak.meaning].push_back(&line);
+  for (auto& [meaning, lines] : by_meaning) {
+    std::sort(lines.begin(), lines.end(),
+              [](const Line* a, const Line* b) { return a->measured.peak < b->measured.peak; });
+    const auto text = [](const Line* l) { return rate_text(l->peak, l->measured.peak); };
+    const std::string least = text(lines.front()), most = text(lines.back());
+    std::printf("peak: %s, %s%s\n", meaning.c_str(), least.c_str(),
+                most == least ? "" : (" to " + most).c_str());
+  }
 }
 
 nlohmann::json json_line(const Cell& c, const Line& line) {
@@ -181,26 +207,34 @@ nlohmann::json json_line(const Cell& c, const Line& line) {
                       {"dim", s.dim},
                       {"dim_v", s.dim_v},
                       {"seconds", line.measured.seconds},
-                      {peak.memory_bound() ? "bytes_per_second" : "flops_per_second", line.measured.rate}};
-  if (peak.known()) j["share_of_peak"] = line.measured.share;
+                      {peak.memory_bound ? "bytes_per_second" : "flops_per_second", line.measured.rate},
+                      {"share_of_peak", line.measured.share},
+                      {"peak", peak.meaning},
+                      {"peak_per_second", line.measured.peak}};
+  if (line.measured.host > 0) j["host_seconds"] = line.measured.host;
   return j;
 }
 
 void bench(const Arguments& x) {
-  const Grid g = read_grid(x);
+  Grid g = read_grid(x);
   for (const Cell& c : g.cells) check_cell(g, c);
   nlohmann::json all = nlohmann::json::array();
   if (!x.json)
-    std::printf("%-5s %-6s %-7s %5s %11s %4s %6s  %-12s %10s %16s   of the peak measured in between\n",
+    std::printf("%-5s %-6s %-7s %5s %11s %4s %6s  %-12s %10s %14s  of the peak measured in between\n",
                 "dtype", "pass", "mask", "batch", "seqlen", "dim", "heads", "algorithm", "median", "");
+  std::vector<Line> everything;
   for (const Cell& c : g.cells) {
     const std::vector<Line> lines = measure(g, c);
+    everything.insert(everything.end(), lines.begin(), lines.end());
     if (x.json)
       for (const Line& line : lines) all.push_back(json_line(c, line));
     else
       print_lines(c, lines);
   }
-  if (x.json) std::printf("%s\n", all.dump(1).c_str());
+  if (x.json)
+    std::printf("%s\n", all.dump(1).c_str());
+  else
+    print_peaks(everything);
 }
 
 }  // namespace
@@ -231,7 +265,9 @@ void add_bench(CLI::App& app) {
 
 Operations are counted as 2 (D + Dv) for each visible pair of query and key, 2.5 times that for the backward;
 a causal mask halves them. The peak is that of the same threads' fused multiply-adds (bf16: pair products,
-where the CPU has them), measured in short windows between the runs; for decoding it is reading memory.)");
+where the CPU has them), measured in short windows between the runs; for decoding it is reading memory. On a
+GPU it is a loop of the fastest tensor-core instruction that the library has for it, or where the tensors,
+read and written once, would take longer, a copy in device memory. The last lines name them.)");
   verb->callback([x] { bench(*x); });
 }
 

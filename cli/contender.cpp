@@ -9,6 +9,8 @@
 #include "cpu/backend.h"
 #include "cpu/probe.h"
 #include "cuda/driver/memory.h"
+#include "cuda/launch/params.h"
+#include "cuda/probe.h"
 #include "plan/decision.h"
 #include "tilewise/tilewise.hpp"
 
@@ -20,6 +22,20 @@ constexpr Clock kWall{};
 double median(std::vector<double> x) {
   std::nth_element(x.begin(), x.begin() + long(x.size() / 2), x.end());
   return x[x.size() / 2];
+}
+
+double flops(const Shape& s, const tw_options& o, Work work) {
+  return forward_flops(s, o) * (work == Work::forward ? 1 : work == Work::backward ? 2.5 : 3.5);
+}
+
+// Bytes of the tensors of one run, each counted once for each pass that reads or writes it.
+double tensor_traffic(const Shape& s, Work work) {
+  const double columns = double(s.dim + s.dim_v) * double(tilewise::size_of(s.dtype)),
+               rows = double(s.batch * s.seqlen_q * s.heads),
+               keys = double(s.batch * s.seqlen_k * s.kv_heads), lse = 4 * rows;
+  const double forward = (rows + keys) * columns + lse;       // q, k, v, out
+  const double backward = 2 * (rows + keys) * columns + lse;  // and dout, dq, dk, dv
+  return work == Work::forward ? forward : work == Work::backward ? backward : forward + backward;
 }
 
 tw_pass pass_of(Work work) { return work == Work::forward ? TW_FORWARD : TW_BACKWARD; }
@@ -82,15 +98,28 @@ class OnGpu : public Contender {
   }
   double run() override {
     timer_.start(nullptr);
-    for (int i = 0; i < burst_; ++i) {
-      if (work_ != Work::backward) forward();
-      if (work_ != Work::forward) backward();
-    }
+    for (int i = 0; i < burst_; ++i) enqueue();
     timer_.stop(nullptr);
     return timer_.seconds() / burst_;
   }
+  double host_seconds() override {
+    constexpr int kCalls = 8;  // few enough that the driver's queue takes them all without waiting
+    std::vector<double> seconds;
+    for (int round = 0; round < 21; ++round) {
+      cuda::synchronize(device_, nullptr);
+      const double start = kWall.now();
+      for (int i = 0; i < kCalls; ++i) enqueue();
+      seconds.push_back((kWall.now() - start) / kCalls);
+    }
+    cuda::synchronize(device_, nullptr);
+    return median(seconds);
+  }
 
  private:
+  void enqueue() {
+    if (work_ != Work::backward) forward();
+    if (work_ != Work::forward) backward();
+  }
   void forward() { forward_->execute(a_, workspace_.data(), workspace_.bytes()); }
   void backward() { backward_->execute(a_, workspace_.data(), workspace_.bytes()); }
 
@@ -143,49 +172,79 @@ std::unique_ptr<Contender> make_unfused(const Shape& shape, const tw_options& op
   return std::make_unique<UnfusedContender>(shape, options, keep, clock);
 }
 
-Peak::Peak(const Shape& s, const tw_options& o, Work work, DeviceName device, const std::string& isa) {
-  const double forward = forward_flops(s, o);
-  amount_ = work == Work::forward ? forward : work == Work::backward ? 2.5 * forward : 3.5 * forward;
-  if (device.type == TW_CUDA) return;
-  isa_ = isa;
-  threads_ = o.threads ? o.threads : cpu::machine().threads;
-  pairs_ = s.dtype == TW_BF16 && cpu::has_pairs(isa);
+Peak cpu_peak(const Shape& s, const tw_options& o, Work work, const std::string& isa) {
+  Peak peak;
+  const int threads = o.threads ? o.threads : cpu::machine().threads;
   // Each key and value is read once for the queries of its group: below some 16 of them memory is the limit.
   if (work == Work::forward && s.seqlen_q * (s.heads / s.kv_heads) <= 16) {
-    memory_bound_ = true;
-    amount_ =
+    peak.memory_bound = peak.costly = true;
+    peak.amount =
         double(s.batch * s.seqlen_k * s.kv_heads * (s.dim + s.dim_v)) * double(tilewise::size_of(s.dtype));
+    peak.meaning = "reading memory";
+    peak.measure = [=] { return cpu::probe_read(isa, threads, int64_t(256) << 20, 3); };
+    return peak;
   }
+  const bool pairs = s.dtype == TW_BF16 && cpu::has_pairs(isa);
+  peak.amount = flops(s, o, work);
+  peak.meaning = std::string(pairs ? "products of bf16 pairs, " : "fused multiply-adds of fp32, ") + isa;
+  peak.measure = [=] { return cpu::probe_flops(isa, pairs ? cpu::Peak::pairs : cpu::Peak::fp32, threads); };
+  return peak;
 }
 
-double Peak::measure() const {
-  if (!memory_bound_) return cpu::probe_flops(isa_, pairs_ ? cpu::Peak::pairs : cpu::Peak::fp32, threads_);
-  return cpu::probe_read(isa_, threads_, int64_t(256) << 20, 3);
+const GpuPeaks::Probe& GpuPeaks::products(tw_dtype dtype) {
+  const auto found = products_.find(dtype);
+  if (found != products_.end()) return found->second;
+  const auto rate = std::make_shared<cuda::ProductRate>(device_, cuda::element_of(dtype));
+  Peak peak;
+  peak.meaning = rate->meaning();
+  peak.measure = [rate] { return rate->measure(); };
+  return products_[dtype] = {peak, rate->measure()};
+}
+
+const GpuPeaks::Probe& GpuPeaks::copies() {
+  if (copies_) return *copies_;
+  const auto rate = std::make_shared<cuda::CopyRate>(device_);
+  Peak peak;
+  peak.memory_bound = true;
+  peak.meaning = rate->meaning();
+  peak.measure = [rate] { return rate->measure(); };
+  copies_ = {peak, rate->measure()};
+  return *copies_;
+}
+
+Peak GpuPeaks::of(const Shape& s, const tw_options& o, Work work) {
+  const Probe &multiply = products(s.dtype), &copy = copies();
+  const double operations = flops(s, o, work), bytes = tensor_traffic(s, work);
+  const bool memory_bound = bytes / copy.first > operations / multiply.first;
+  Peak peak = memory_bound ? copy.peak : multiply.peak;
+  peak.amount = memory_bound ? bytes : operations;
+  return peak;
 }
 
 std::vector<Measurement> compare(const std::vector<std::unique_ptr<Contender>>& contenders,
                                  const std::vector<Peak>& peaks, double budget) {
   const size_t n = contenders.size();
-  std::vector<std::vector<double>> seconds(n), shares(n);
+  std::vector<std::vector<double>> seconds(n), rates(n), shares(n);
   std::vector<double> before(n);
   for (size_t i = 0; i < n; ++i) {
     contenders[i]->run();
-    if (peaks[i].memory_bound()) before[i] = peaks[i].measure();  // once: reading memory takes long
+    if (peaks[i].costly) before[i] = peaks[i].measure();
   }
   const double start = kWall.now();
   for (int round = 0; round < 100 && (round < 3 || kWall.now() - start < budget); ++round)
     for (size_t i = 0; i < n; ++i) {
-      const bool probe = peaks[i].known() && !peaks[i].memory_bound();
-      if (probe) before[i] = peaks[i].measure();
+      if (!peaks[i].costly) before[i] = peaks[i].measure();
       const double took = contenders[i]->run();
-      const double after = probe ? peaks[i].measure() : before[i];
+      const double after = peaks[i].costly ? before[i] : peaks[i].measure();
       seconds[i].push_back(took);
-      if (peaks[i].known()) shares[i].push_back(peaks[i].amount() / took / ((before[i] + after) / 2));
+      rates[i].push_back((before[i] + after) / 2);
+      shares[i].push_back(peaks[i].amount / took / rates[i].back());
     }
   std::vector<Measurement> results;
   for (size_t i = 0; i < n; ++i) {
     const double typical = median(seconds[i]);
-    results.push_back({typical, peaks[i].amount() / typical, shares[i].empty() ? 0 : median(shares[i])});
+    results.push_back({typical, peaks[i].amount / typical, median(rates[i]), median(shares[i]),
+                       contenders[i]->host_seconds()});
   }
   return results;
 }

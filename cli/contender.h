@@ -1,7 +1,10 @@
 // Ways to run one problem against the clock, and the measurement that compares them.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,7 +17,8 @@ enum class Work { forward, backward, both };
 class Contender {
  public:
   virtual ~Contender() = default;
-  virtual double run() = 0;  // seconds of one run
+  virtual double run() = 0;                    // seconds of one run
+  virtual double host_seconds() { return 0; }  // of one run's calls, where they only put work on a stream
 };
 
 // Which time is counted on the CPU: the wall's, or what the process's threads spent computing, divided among
@@ -35,27 +39,45 @@ std::unique_ptr<Contender> make_tilewise(const Shape& shape, const tw_options& o
 std::unique_ptr<Contender> make_unfused(const Shape& shape, const tw_options& options, bool keep,
                                         Clock clock);
 
-// The yardstick of one problem: what the hardware could do at best. Measured anew by every call.
-class Peak {
+// The yardstick of one problem: what the hardware could do at best.
+struct Peak {
+  std::string meaning;              // what `measure` measures
+  bool memory_bound = false;        // bytes count, not operations
+  bool costly = false;              // measured once, not around every run
+  double amount = 0;                // flops or bytes of one run
+  std::function<double()> measure;  // flops or bytes a second, now
+};
+
+// Multiply-adds of the dtype by the instruction set `isa`, or for problems with few queries per key the
+// reading of memory.
+Peak cpu_peak(const Shape& shape, const tw_options& options, Work work, const std::string& isa);
+
+// Products of the tensor cores or a copy in device memory, whichever takes longer for the problem's
+// operations and for its tensors read and written once.
+class GpuPeaks {
  public:
-  // Multiply-adds of the dtype, or for problems with few queries per key the reading of memory.
-  Peak(const Shape& shape, const tw_options& options, Work work, DeviceName device, const std::string& isa);
-  bool known() const { return !isa_.empty(); }
-  bool memory_bound() const { return memory_bound_; }
-  double amount() const { return amount_; }  // flops or bytes of one run
-  double measure() const;                    // per second
+  explicit GpuPeaks(int device) : device_(device) {}
+  Peak of(const Shape& shape, const tw_options& options, Work work);
 
  private:
-  std::string isa_;
-  bool memory_bound_ = false, pairs_ = false;
-  int threads_ = 1;
-  double amount_ = 0;
+  struct Probe {
+    Peak peak;
+    double first;  // what it measured when it was made
+  };
+  const Probe& products(tw_dtype dtype);
+  const Probe& copies();
+
+  int device_;
+  std::map<tw_dtype, Probe> products_;
+  std::optional<Probe> copies_;
 };
 
 struct Measurement {
   double seconds = 0;  // median
   double rate = 0;     // amount / seconds
-  double share = 0;    // median of the rate over the peak of the same moment; 0 = unknown
+  double peak = 0;     // median
+  double share = 0;    // median of the rate over the peak of the same moment
+  double host = 0;     // seconds that a call keeps the host busy; on a GPU
 };
 
 // Runs the contenders in turn, each one's peak measured before and after it, for about `budget` seconds: at

@@ -89,7 +89,8 @@ void show_row(int64_t seqlen, bool causal, double seconds) {
   std::vector<std::unique_ptr<Contender>> contenders;
   contenders.push_back(make_tilewise(shape, options, Work::forward, {}, "", {}));
   contenders.push_back(make_unfused(shape, options, false, {}));
-  const Peak peak(shape, options, Work::forward, {}, isa_of(shape_only(shape, TW_FORWARD, options, {})));
+  const Peak peak =
+      cpu_peak(shape, options, Work::forward, isa_of(shape_only(shape, TW_FORWARD, options, {})));
   const std::vector<Measurement> m = compare(contenders, {peak, peak}, seconds);
   contenders.clear();
   const double fused = memory_of(seqlen, causal, [](const tw_attention& a) { tw::run(a); });

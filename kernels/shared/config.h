@@ -18,7 +18,8 @@ enum class Kernel : int {
   backward_sink,     // dsink
   backward_repair,   // rows of gradients that a NaN behind a boolean mask spoiled
   combine_splits,
-  uncovered,  // zeros where no sequence is
+  uncovered,     // zeros where no sequence is
+  product_rate,  // no attention: what the tensor cores can do at best
   // the unfused baseline's
   product_nt,
   product_nn,

@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "core/problem.h"
+#include "kernels/common/product_rate.h"
 #include "plan/cuda.h"
 #include "plan/decision.h"
 
@@ -116,6 +117,7 @@ std::vector<Config> listed_kernels(int arch) {
     uncovered.element = e;
     add(uncovered);
   }
+  for (Element e : {Element::bf16, Element::fp16, Element::fp32}) add(common::rate_config(arch, e));
   return list;
 }
 

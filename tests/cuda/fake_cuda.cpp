@@ -199,6 +199,11 @@ int cuMemcpyDtoH_v2(void* to, CUdeviceptr from, size_t bytes) {
   std::memcpy(to, reinterpret_cast<void*>(from), bytes);
   return 0;
 }
+int cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, void*) {
+  FAIL_IF_TOLD;
+  std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes);
+  return 0;
+}
 int cuStreamSynchronize(void*) {
   FAIL_IF_TOLD;
   return 0;

@@ -110,6 +110,7 @@ struct CUlaunchConfig {
   X(cuMemFree_v2, (CUdeviceptr pointer))                                                                    \
   X(cuMemcpyHtoD_v2, (CUdeviceptr to, const void* from, size_t bytes))                                      \
   X(cuMemcpyDtoH_v2, (void* to, CUdeviceptr from, size_t bytes))                                            \
+  X(cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))                \
   X(cuStreamSynchronize, (CUstream stream))                                                                 \
   X(cuEventCreate, (CUevent * event, unsigned flags))                                                       \
   X(cuEventRecord, (CUevent event, CUstream stream))                                                        \

@@ -55,6 +55,12 @@ void DeviceBuffer::download(void* to, size_t bytes, size_t at) const {
           " bytes from the device");
 }
 
+void copy_on_device(int ordinal, void* to, const void* from, size_t bytes, void* stream) {
+  const CurrentDevice current(ordinal);
+  check(libcuda().cuMemcpyDtoDAsync_v2(address(to), address(from), bytes, static_cast<CUstream>(stream)),
+        "copying ", bytes, " bytes on ", device(ordinal).name);
+}
+
 void synchronize(int ordinal, void* stream) {
   const CurrentDevice current(ordinal);
   check(libcuda().cuStreamSynchronize(static_cast<CUstream>(stream)), "waiting for the stream");

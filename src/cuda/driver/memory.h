@@ -26,6 +26,8 @@ class DeviceBuffer {
   size_t bytes_ = 0;
 };
 
+void copy_on_device(int device, void* to, const void* from, size_t bytes, void* stream);
+
 void synchronize(int device, void* stream);  // throws what a kernel before it failed with
 
 // A pair of events around work on a stream.

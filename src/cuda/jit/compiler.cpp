@@ -47,6 +47,8 @@ constexpr Entry kEntries[] = {
      "tilewise::common::bwd_prepare"},
     {Family::common, Kernel::combine_splits, "kernels/common/combine_splits.cuh",
      "tilewise::common::combine_splits"},
+    {Family::mma, Kernel::product_rate, "kernels/common/product_rate.cuh", "tilewise::common::mma_rate"},
+    {Family::wgmma, Kernel::product_rate, "kernels/common/product_rate.cuh", "tilewise::common::wgmma_rate"},
     {Family::common, Kernel::uncovered, "kernels/common/uncovered.cuh", "tilewise::common::uncovered"},
 };
 

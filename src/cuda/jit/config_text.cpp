@@ -44,6 +44,7 @@ const char* name_of(Kernel kernel) {
     case Kernel::softmax: return "softmax";
     case Kernel::softmax_backward: return "softmax_backward";
     case Kernel::uncovered: return "uncovered";
+    case Kernel::product_rate: return "product_rate";
   }
   fail(TW_INTERNAL, "unnamed kernel ", int(kernel));
 }
