@@ -65,7 +65,8 @@ mma_rate(const TILEWISE_GRID_CONSTANT RateParams p) {
     for (int i = 0; i < kTerms * M * N; ++i) {  // what follows a product does not wait for it
       const int term = i / (M * N), m = i / N % M, n = i % N;
       float(&sum)[4] = c[i % (M * N)];
-      const auto &x = a[term == 1 ? 1 : 0][m], &y = b[term == 2 ? 1 : 0][n];
+      const u32(&x)[4] = a[term == 1 ? 1 : 0][m];
+      const u32(&y)[2] = b[term == 2 ? 1 : 0][n];
       if constexpr (C.element == Element::fp32)
         ptx::mma_tf32(sum, x, y[0], y[1]);
       else if constexpr (C.element == Element::bf16)
@@ -91,9 +92,9 @@ wgmma_rate(const TILEWISE_GRID_CONSTANT RateParams p) {
   const u64 a = ptx::descriptor_128b(smem + thread / 128 * (64 * C.d * 2), 0),
             b = ptx::descriptor_128b(smem + C.Br * C.d * 2, 0);
   float c[C.Bc / 8][4] = {};
-  ptx::wgmma_fence();
 #pragma unroll 1
   for (i32 step = 0; step < p.steps; ++step) {
+    ptx::wgmma_fence();
 #pragma unroll
     for (u32 k = 0; k < u32(C.d); k += 16)
       ptx::Wgmma<C.Bc>::template ss<C.element, 0>(c, ptx::advance(a, k * 2), ptx::advance(b, k * 2), 1);
