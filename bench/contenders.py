@@ -1,7 +1,7 @@
 """Who takes part in the figures: each contender makes, for one cell of the grid, the calls that are timed.
 
 A contender's `attend(q, k, v, causal)` takes (B, S, H, D) or (B, H, S, D) tensors (`layout`) and is
-differentiable unless `backward` is False. `available()` returns why it cannot run here, or "".
+differentiable. `available()` returns why it cannot run here, or "".
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ class Contender:
     layout: str  # "bshd" or "bhsd"
     attend: Callable
     available: Callable[[torch.device], str]
-    backward: bool = True
-    stored_scores: int = (
-        0  # S x S tensors alive at once (forward, backward is twice): predicts an out-of-memory cell
-    )
+    compiles: str = ""  # "process": by running it once, in helper processes; "plan": by tilewise.prepare
+    algorithm: str | None = None  # of tilewise
+    stored_scores: int = 0  # S x S tensors alive at once in the forward; the backward has twice as many
 
 
 def _installed(module: str) -> str:
@@ -83,17 +82,21 @@ _flex_state: dict = {}
 
 
 def _flex(q, k, v, causal):
+    """Compiled for each shape by itself: a list of compiled shapes costs host time, a long one falls back to eager."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    if "compiled" not in _flex_state:
-        _flex_state["compiled"] = torch.compile(flex_attention, dynamic=False)
-    mask = None
-    if causal:
-        S = q.shape[2]
-        if S not in _flex_state:
-            _flex_state[S] = create_block_mask(lambda b, h, i, j: i >= j, None, None, S, S, device=q.device)
-        mask = _flex_state[S]
-    return _flex_state["compiled"](q, k, v, block_mask=mask)
+    key = q.shape, q.requires_grad, causal
+    if _flex_state.get("key") != key:
+        torch._dynamo.reset()
+        _flex_state.update(key=key, call=torch.compile(flex_attention, dynamic=False), mask=None)
+        if causal:
+            S = q.shape[2]
+            _flex_state["mask"] = create_block_mask(_causal, None, None, S, S, device=q.device)
+    return _flex_state["call"](q, k, v, block_mask=_flex_state["mask"])
+
+
+def _causal(b, h, i, j):
+    return i >= j
 
 
 def _tilewise(algorithm: str | None) -> Callable:
@@ -119,78 +122,69 @@ def _tilewise_runs(algorithm: str | None) -> Callable:
     return available
 
 
-def contenders(device: torch.device) -> list[Contender]:
-    def anywhere(_):
-        return ""
+def _ours(name: str, label: str, paper: str, algorithm: str | None, stored_scores: int = 0) -> Contender:
+    return Contender(
+        name,
+        label,
+        paper,
+        "bshd",
+        _tilewise(algorithm),
+        _tilewise_runs(algorithm),
+        compiles="plan",
+        algorithm=algorithm,
+        stored_scores=stored_scores,
+    )
 
+
+def _anywhere(_: torch.device) -> str:
+    return ""
+
+
+def contenders(device: torch.device) -> list[Contender]:
+    """In the figures' order, the paper's methods first."""
     if device.type == "cpu":
+        sdpa = _sdpa(SDPBackend.FLASH_ATTENTION)
         return [
-            Contender("pytorch", "PyTorch standard", "PyTorch", "bhsd", _standard, anywhere, stored_scores=3),
             Contender(
-                "sdpa",
-                "PyTorch SDPA (CPU)",
-                "FlashAttention-2",
-                "bhsd",
-                _sdpa(SDPBackend.FLASH_ATTENTION),
-                anywhere,
+                "pytorch", "PyTorch (unfused)", "PyTorch", "bhsd", _standard, _anywhere, stored_scores=3
             ),
-            Contender("tilewise", "Tilewise", "", "bshd", _tilewise(None), _tilewise_runs(None)),
+            Contender("sdpa", "PyTorch SDPA", "FlashAttention-2", "bhsd", sdpa, _anywhere),
+            _ours("tilewise", "Tilewise", "", None),
         ]
-    xformers = not _installed("xformers")
-    flash_attn = not _installed("flash_attn")
+    efficient, flash, cudnn = (
+        _sdpa(b)
+        for b in (SDPBackend.EFFICIENT_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION)
+    )
+
+    def needs(module: str) -> Callable:
+        return lambda d: _gpu(d) or _installed(module)
+
+    if _installed("xformers"):
+        xformers = Contender("xformers", "xFormers' kernels (PyTorch's)", "xFormers", "bhsd", efficient, _gpu)
+    else:
+        xformers = Contender("xformers", "xFormers", "xFormers", "bshd", _xformers, _gpu)
+    if _installed("flash_attn"):
+        fa2 = Contender("fa2", "FlashAttention-2 (PyTorch's)", "FlashAttention-2", "bhsd", flash, _gpu)
+    else:
+        fa2 = Contender("fa2", "FlashAttention-2", "FlashAttention-2", "bshd", _flash_attn_2, _gpu)
     return [
         Contender("pytorch", "PyTorch", "PyTorch", "bhsd", _standard, _gpu, stored_scores=3),
-        Contender(
-            "fa1",
-            "FlashAttention 1 (ours)",
-            "FlashAttention",
-            "bshd",
-            _tilewise("fa1"),
-            _tilewise_runs("fa1"),
-        ),
-        Contender(
-            "unfused",
-            "unfused (ours)",
-            "",
-            "bshd",
-            _tilewise("unfused"),
-            _tilewise_runs("unfused"),
-            stored_scores=2,
-        ),
-        Contender(
-            "xformers",
-            "xFormers",
-            "xFormers",
-            "bshd" if xformers else "bhsd",
-            _xformers if xformers else _sdpa(SDPBackend.EFFICIENT_ATTENTION),
-            _gpu,
-        ),
+        _ours("unfused", "unfused (ours)", "", "unfused", stored_scores=2),
+        _ours("fa1", "FlashAttention 1 (ours)", "FlashAttention", "fa1"),
+        xformers,
         Contender(
             "triton",
             "FlashAttention Triton",
             "FA Triton",
             "bshd",
             _triton,
-            lambda d: _gpu(d) or _installed("triton"),
+            needs("triton"),
+            compiles="process",
         ),
-        Contender(
-            "fa2",
-            "FlashAttention-2",
-            "FlashAttention-2",
-            "bshd" if flash_attn else "bhsd",
-            _flash_attn_2 if flash_attn else _sdpa(SDPBackend.FLASH_ATTENTION),
-            _gpu,
-        ),
-        Contender("cudnn", "cuDNN", "", "bhsd", _sdpa(SDPBackend.CUDNN_ATTENTION), _gpu),
-        Contender(
-            "fa3",
-            "FlashAttention-3",
-            "",
-            "bshd",
-            _flash_attn_3,
-            lambda d: _gpu(d) or _installed("flash_attn_interface"),
-        ),
-        Contender("flex", "flex_attention", "", "bhsd", _flex, _gpu),
-        Contender("tilewise-mma", "Tilewise (mma)", "", "bshd", _tilewise("fa2"), _tilewise_runs("fa2")),
-        Contender("tilewise", "Tilewise", "", "bshd", _tilewise(None), _tilewise_runs(None)),
+        fa2,
+        Contender("cudnn", "cuDNN", "", "bhsd", cudnn, _gpu),
+        Contender("fa3", "FlashAttention-3", "", "bshd", _flash_attn_3, needs("flash_attn_interface")),
+        Contender("flex", "flex_attention", "", "bhsd", _flex, _gpu, compiles="process"),
+        _ours("tilewise-mma", "Tilewise (mma)", "", "fa2"),
+        _ours("tilewise", "Tilewise", "", None),
     ]

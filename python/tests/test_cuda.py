@@ -114,6 +114,21 @@ def test_graph_replays_with_changed_packed_lengths():
         judge_packed(out, gradients, inputs, dout, lengths, causal=True)
 
 
+def test_prepared_kernels_can_be_captured_at_once():
+    """No call has run before; the head dim is nobody else's, so nothing was loaded either."""
+    inputs = make(CUDA, D=72, grad=True)
+    tilewise.prepare(*inputs, causal=True, backward=True)
+    dout = torch.randn_like(inputs[0])
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = tilewise.attention(*inputs, causal=True)
+        gradients = torch.autograd.grad(out, inputs, dout)
+    graph.replay()
+    judge(out, None, inputs, causal=True)
+    judge_gradients(gradients, inputs, dout, causal=True)
+
+
 def test_mixed_devices_are_refused():
     q, k, v = make(CUDA)
     with pytest.raises(ValueError, match="k: on the CPU while q is on CUDA device 0"):

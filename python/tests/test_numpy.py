@@ -211,7 +211,11 @@ def test_wrong_shapes_and_types():
 
 def test_explain_and_info():
     q, k, v = make()
-    assert "algorithm" in tilewise.explain(q, k, v, causal=True)
+    assert "problem    forward" in tilewise.explain(q, k, v, causal=True)
+    assert "problem    backward" in tilewise.explain(q, k, v, causal=True, backward=True)
+    tilewise.prepare(q, k, v, causal=True, backward=True)
+    with pytest.raises(ValueError, match="warp drive"):
+        tilewise.prepare(q, k, v, algorithm="warp drive")
     assert tilewise.__version__ in tilewise.info()
 
 

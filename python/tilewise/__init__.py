@@ -21,6 +21,7 @@ __all__ = [
     "attention_backward",
     "merge",
     "explain",
+    "prepare",
     "info",
     "Gradients",
     "UnsupportedError",
@@ -162,11 +163,19 @@ def merge(out_a: Any, lse_a: Any, out_b: Any, lse_b: Any) -> tuple:
     return _arrays.merge(out_a, lse_a, out_b, lse_b)
 
 
-def explain(q: Any, k: Any, v: Any, **kwargs: Any) -> str:
-    """Which kernel :func:`attention` would run for these arguments, and why not the others."""
-    from . import _explain
+def explain(q: Any, k: Any, v: Any, *, backward: bool = False, **kwargs: Any) -> str:
+    """Which kernel :func:`attention` (or its backward) would run for these arguments, and why not the others."""
+    from . import _plan
 
-    return _explain.explain(q, k, v, kwargs)
+    return _plan.explain(q, k, v, backward, kwargs)
+
+
+def prepare(q: Any, k: Any, v: Any, *, backward: bool = False, **kwargs: Any) -> None:
+    """Compiles and loads the GPU kernels of :func:`attention` for arguments like these (and of its backward), so
+    that the first call does not: before a CUDA graph is captured, or from several threads at once."""
+    from . import _plan
+
+    _plan.prepare(q, k, v, backward, kwargs)
 
 
 def info() -> str:
