@@ -57,7 +57,8 @@ convert_dbias(const TILEWISE_GRID_CONSTANT DbiasParams p) {
   if (n >= p.size[0] * heads) return;
   const i64 b = n / heads, h = n % heads / rows, i = n % rows / columns, j = n % columns;
   const i64 at = b * p.stride.b + h * p.stride.h + i * p.stride.i + j * p.stride.j;
-  const float x = ptx::load_global(p.from + n);
+  float x = 0.0f;
+  for (i64 part = 0; part < p.parts; ++part) x += ptx::load_global(p.from + part * p.size[0] * heads + n);
   if (p.to_element == i32(Element::fp32))
     tile::store_float<Element::fp32>(p.to, at, x);
   else if (p.to_element == i32(Element::bf16))

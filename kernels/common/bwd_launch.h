@@ -21,9 +21,11 @@ constexpr int bwd_convert_smem_bytes(const Config& c) {
 }
 constexpr u64 reduce_sink_blocks(i64 H) { return u64(H); }
 
-// The fp32 sums of dbias, dense in `size`, on their way to the caller's tensor.
+// The fp32 sums of dbias, dense in `size`, `parts` of them one after the other, on their way to the caller's
+// tensor.
 struct DbiasParams {
   const float* from;
+  i64 parts;
   void* to;
   i32 to_element;
   i64 size[4];  // of dbias: 1 where bias broadcasts

@@ -59,21 +59,23 @@ bwd_prepare(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   float sum[kSteps] = {};
   if (p.Dv % 8 == 0 && tile::rows_aligned<C.element>(p.out, p.out_stride) &&
       tile::rows_aligned<C.element>(p.dout, p.dout_stride)) {
+#pragma unroll 1
+    for (int base = 0; base < (C.dv > 256 ? p.Dv : 1); base += C.dv)  // wide heads: any number of columns
 #pragma unroll
-    for (int x = 0; x < kColumns; ++x) {
-      const int c = (x * kLanes + part) * 8;
-      tile::Eight<C.element> o[kSteps] = {}, g[kSteps] = {};
+      for (int x = 0; x < kColumns; ++x) {
+        const int c = base + (x * kLanes + part) * 8;
+        tile::Eight<C.element> o[kSteps] = {}, g[kSteps] = {};
 #pragma unroll
-      for (int n = 0; n < kSteps; ++n)  // all of a thread's rows are asked for before the first is used
-        if (row(n) < seq.sq && c < p.Dv) {
-          o[n].load(p.out, out0 + row(n) * p.out_stride.s + c);
-          g[n].load(p.dout, dout0 + row(n) * p.dout_stride.s + c);
-        }
+        for (int n = 0; n < kSteps; ++n)  // all of a thread's rows are asked for before the first is used
+          if (row(n) < seq.sq && c < p.Dv) {
+            o[n].load(p.out, out0 + row(n) * p.out_stride.s + c);
+            g[n].load(p.dout, dout0 + row(n) * p.dout_stride.s + c);
+          }
 #pragma unroll
-      for (int n = 0; n < kSteps; ++n)
+        for (int n = 0; n < kSteps; ++n)
 #pragma unroll
-        for (int e = 0; e < 8; ++e) sum[n] = add_product(sum[n], o[n].get(e), g[n].get(e));
-    }
+          for (int e = 0; e < 8; ++e) sum[n] = add_product(sum[n], o[n].get(e), g[n].get(e));
+      }
   } else {
 #pragma unroll
     for (int n = 0; n < kSteps; ++n)

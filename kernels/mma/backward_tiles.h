@@ -103,17 +103,26 @@ constexpr u64 backward_dq_blocks(const Config& c, i64 B, i64 H, i64 Sq) {
   return tile_blocks(c.Br, Sq, H, B);
 }
 
-// The repair (bwd_repair.cuh) is the same for every tile: a warp a row of dq, or of dk and dv.
-inline constexpr int kRepairThreads = 256;
-
-constexpr Config backward_repair_config(const Config& main) {
+// A kernel around the main ones. Of their config only what it reads, so that problems share compiled kernels.
+constexpr Config around_backward(Kernel kernel, const Config& main) {
   Config c;
-  c.kernel = Kernel::backward_repair;
-  c.element = main.element;
-  c.masked = main.masked, c.softcap = main.softcap, c.alibi = main.alibi, c.bias = main.bias;
-  c.boolean_mask = main.boolean_mask, c.dropout = main.dropout, c.varlen = main.varlen;
+  c.kernel = kernel;
+  if (kernel == Kernel::backward_dbias) return c;  // element types at run time
+  c.element = main.element, c.varlen = main.varlen;
+  if (kernel == Kernel::backward_prepare) {
+    c.dv = main.dv, c.deterministic = main.deterministic;
+    if (!c.deterministic) c.d = main.d;
+  } else if (kernel == Kernel::backward_convert) {
+    c.d = main.d;
+  } else if (kernel == Kernel::backward_repair) {
+    c.masked = main.masked, c.softcap = main.softcap, c.alibi = main.alibi, c.bias = main.bias;
+    c.boolean_mask = main.boolean_mask, c.dropout = main.dropout;
+  }
   return c;
 }
+
+// The repair (bwd_repair.cuh): a warp a row of dq, or of dk and dv.
+inline constexpr int kRepairThreads = 256;
 
 constexpr u64 backward_repair_blocks(i64 B, i64 H, i64 Hk, i64 Sq, i64 Sk) {
   constexpr u64 kRows = kRepairThreads / 32;

@@ -17,6 +17,11 @@ enum class Kernel : int {
   backward_dbias,    // those of dbias
   backward_sink,     // dsink
   backward_repair,   // rows of gradients that a NaN behind a boolean mask spoiled
+  // head dims that no tile holds
+  wide_forward,
+  wide_dkv,
+  wide_dq,
+  wide_dbias,  // for every head dim: a deterministic dbias of a bias that broadcasts
   combine_splits,
   uncovered,     // zeros where no sequence is
   product_rate,  // no attention: what the tensor cores can do at best

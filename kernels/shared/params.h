@@ -62,6 +62,7 @@ struct AttentionParams {
   i64 dlse_b, dlse_h, dlse_s;
   float* dbias_accum;  // fp32 workspace; strides of 0 where bias broadcasts
   ScoreStrides dbias_stride;
+  i64 dbias_rows, dbias_columns;  // its sizes along queries and keys
   float* dsink;
   i64 dsink_h;
   float *dq_accum, *delta, *lse_log2;  // workspace

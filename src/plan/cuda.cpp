@@ -7,6 +7,7 @@
 #include "kernels/baseline/fa1.h"
 #include "kernels/mma/backward_tiles.h"
 #include "kernels/mma/tiles.h"
+#include "kernels/mma/wide.h"
 #include "kernels/wgmma/launch.h"
 #include "plan/decision.h"
 
@@ -94,6 +95,22 @@ bool broadcasts(const Problem& p) {
   return false;
 }
 
+Config wide_config(Config c, Kernel kernel) {
+  mma::choose_wide_tiles(c, kernel);
+  return c;
+}
+
+// The main kernels add dbias atomically, in any order where a bias broadcasts. True: it must not be so, and a
+// kernel of its own takes dbias from them.
+bool take_dbias(const Problem& p, Config& c, CudaChoice& choice) {
+  if (!c.dbias || !p.deterministic || !broadcasts(p)) return false;
+  c.dbias = false;
+  choice.notes.push_back(
+      "dbias: the bias broadcasts and its gradient is to be deterministic, so a kernel of its own computes S "
+      "and dP once more");
+  return true;
+}
+
 std::string plan_mma(const Problem& p, const CudaMachine& m, CudaChoice& choice) {
   Config c = features(p);
   if (p.pass == TW_FORWARD) {
@@ -101,26 +118,48 @@ std::string plan_mma(const Problem& p, const CudaMachine& m, CudaChoice& choice)
     choice.kernels = {c};
     return "";
   }
-  if (c.deterministic && c.dbias && broadcasts(p))
-    return "a deterministic dbias needs a bias that broadcasts no dimension (its sums are atomic additions)";
+  const bool own_dbias = take_dbias(p, c, choice);
   if (!mma::choose_backward_tiles(c, int(p.D), int(p.Dv), m.shared_memory)) return no_tile(p, m);
-  const auto add = [&](Kernel kernel) {
-    choice.kernels.push_back(c);
-    choice.kernels.back().kernel = kernel;
-  };
-  add(Kernel::backward_prepare);
-  if (p.has_dsink) add(Kernel::backward_sink);
-  add(Kernel::backward);
-  if (!c.deterministic) {
-    add(Kernel::backward_convert);
-  } else {
-    Config dq = c;
-    dq.dbias = false;  // the main kernel's
-    if (!mma::choose_backward_dq_tiles(dq, int(p.D), int(p.Dv), m.shared_memory)) return no_tile(p, m);
+  Config dq = c;
+  dq.dbias = false;  // the main kernel's
+  if (c.deterministic && !mma::choose_backward_dq_tiles(dq, int(p.D), int(p.Dv), m.shared_memory))
+    return no_tile(p, m);
+  const auto around = [&](Kernel kernel) { choice.kernels.push_back(mma::around_backward(kernel, c)); };
+  around(Kernel::backward_prepare);
+  if (p.has_dsink) around(Kernel::backward_sink);
+  choice.kernels.push_back(c);
+  if (c.deterministic)
     choice.kernels.push_back(dq);
+  else
+    around(Kernel::backward_convert);
+  if (c.boolean_mask) around(Kernel::backward_repair);
+  if (own_dbias) choice.kernels.push_back(wide_config(c, Kernel::wide_dbias));
+  if (p.dbias) around(Kernel::backward_dbias);
+  return "";
+}
+
+std::string plan_wide(const Problem& p, const CudaMachine& m, CudaChoice& choice) {
+  Config c = features(p);
+  c.deterministic = false;  // each of these kernels adds up in one order
+  if (mma::wide_smem_bytes(wide_config(c, Kernel::wide_dkv)) > m.shared_memory) return no_tile(p, m);
+  if (p.pass == TW_FORWARD) {
+    choice.kernels = {wide_config(c, Kernel::wide_forward)};
+    return "";
   }
-  if (c.boolean_mask) choice.kernels.push_back(mma::backward_repair_config(c));
-  if (c.dbias) add(Kernel::backward_dbias);
+  const bool own_dbias = take_dbias(p, c, choice);
+  const auto around = [&](Kernel kernel) {
+    Config main = c;
+    main.dv = 512, main.deterministic = true;  // any head dim; dQ has a kernel of its own
+    choice.kernels.push_back(mma::around_backward(kernel, main));
+  };
+  around(Kernel::backward_prepare);
+  if (p.has_dsink) around(Kernel::backward_sink);
+  choice.kernels.push_back(wide_config(c, Kernel::wide_dkv));
+  c.dbias = false;  // the other kernel's
+  choice.kernels.push_back(wide_config(c, Kernel::wide_dq));
+  if (c.masked || c.boolean_mask) around(Kernel::backward_repair);
+  if (own_dbias) choice.kernels.push_back(wide_config(c, Kernel::wide_dbias));
+  if (p.dbias) around(Kernel::backward_dbias);
   return "";
 }
 
@@ -182,6 +221,11 @@ constexpr Candidate kCandidates[] = {
     {"wgmma", Family::wgmma, false, "FlashAttention with TMA and wgmma, warpgroups with roles, for Hopper",
      plan_wgmma},
     {"fa2", Family::mma, false, "FlashAttention-2 with mma.sync, for every GPU from sm_80 on", plan_mma},
+    {"wide", Family::mma, false,
+     "FlashAttention-2 for any head dim, which streams in pieces: S is computed again for every 128 columns "
+     "(fp32: "
+     "64) of the output, slower than a tile that holds it",
+     plan_wide},
     {"fa1", Family::fa1, true, "FlashAttention 1 as published: one block a head, O through memory", plan_fa1},
     {"unfused", Family::unfused, true, "standard attention: S and P written to memory", plan_unfused},
 };
@@ -232,6 +276,7 @@ Decision decide_cuda(const Problem& p, const CudaMachine& m) {
     d.reasons.push_back(forced.empty()
                             ? cat(candidate.meaning, "; the first candidate that can run this on ", m.name)
                             : "forced by algorithm");
+    d.reasons.insert(d.reasons.end(), choice.notes.begin(), choice.notes.end());
   }
   if (!d.algorithm.empty()) return d;
   std::string reasons;

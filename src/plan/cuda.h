@@ -23,7 +23,8 @@ struct CudaMachine {
 
 struct CudaChoice {
   Family family = Family::mma;
-  std::vector<Config> kernels;  // the family's, in launch order
+  std::vector<Config> kernels;     // the family's, in launch order
+  std::vector<std::string> notes;  // what the user should know of them
 };
 
 // The names that force a CUDA algorithm, best first.

@@ -39,10 +39,12 @@ bool in_sample(const Config& c, int arch) {
   if (std::getenv("TILEWISE_ALL_KERNELS")) return true;
   const bool plain = !c.varlen && !c.softcap && !c.alibi && !c.bias && !c.boolean_mask && !c.dropout &&
                      !c.deterministic && !c.dbias;
-  const bool usual = plain && c.masked && c.d == 128 && c.element == Element::bf16;
+  const bool no_mask = c.kernel == Kernel::backward_prepare || c.kernel == Kernel::backward_convert;
+  const bool masked = c.masked || no_mask;  // those two never look at one
+  const bool usual = plain && masked && c.d == 128 && c.element == Element::bf16;
   if (arch == 80 || arch == 90)
     return usual || c.family == Family::common ||
-           (plain && c.masked && c.d == 64 && c.element != Element::fp16);
+           (plain && masked && c.d == 64 && c.element != Element::fp16);
   return usual;
 }
 

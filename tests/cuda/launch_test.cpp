@@ -128,9 +128,9 @@ TEST(Launch, HopperTakesWgmmaAndSaysWhyNotWhenItCannot) {
   };
   EXPECT_EQ(run(nullptr), "TW_OK tilewise::wgmma::forward<tilewise::kConfig>");
   EXPECT_EQ(run("fa2"), "TW_OK tilewise::mma::forward<tilewise::kConfig>");
-  EXPECT_TRUE(says(
-      run("nonsense"),
-      "TW_INVALID_ARGUMENT algorithm: 'nonsense' is no CUDA algorithm; there are wgmma, fa2, fa1, unfused"));
+  EXPECT_TRUE(says(run("nonsense"),
+                   "TW_INVALID_ARGUMENT algorithm: 'nonsense' is no CUDA algorithm; there are wgmma, fa2, "
+                   "wide, fa1, unfused"));
   const std::string ampere = in_fresh_process(kFake, [] {
     Forward f(0);
     f.a.options.algorithm = "wgmma";

@@ -1,10 +1,12 @@
 // The CPU planner on imagined machines, and the table of environment variables.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "core/env.h"
 #include "core/error.h"
+#include "plan/cuda.h"
 #include "plan/decision.h"
 
 namespace tilewise {
@@ -94,6 +96,55 @@ TEST(PlanCpu, ExplainShowsDecisionWorkspaceAndReasons) {
   const std::string text = plan::explain(p, plan::decide_cpu(p, machine()), 4096);
   for (const char* word : {"avx512", "4096", "avx512_bf16", "scalar", "because"})
     EXPECT_NE(text.find(word), text.npos) << word << " in\n" << text;
+}
+
+Problem cuda_problem(tw_pass pass, tw_dtype dtype, i64 D, i64 Dv) {
+  Problem p;
+  p.pass = pass, p.device = TW_CUDA, p.dtype = dtype;
+  p.B = 2, p.Sq = p.Sk = 512, p.H = p.Hk = 2, p.D = D, p.Dv = Dv;
+  p.q.dtype = p.k.dtype = p.v.dtype = dtype;
+  return p;
+}
+
+bool launches(const plan::Decision& d, Kernel kernel) {
+  const std::vector<Config>& list = std::get<plan::CudaChoice>(d.choice).kernels;
+  return std::any_of(list.begin(), list.end(), [&](const Config& c) { return c.kernel == kernel; });
+}
+
+TEST(PlanCuda, HeadDimsThatNoTileHoldsStream) {
+  for (int arch : {80, 86, 89, 90, 100, 120}) {
+    const plan::CudaMachine m = plan::machine_of_arch(arch);
+    for (tw_pass pass : {TW_FORWARD, TW_BACKWARD})
+      for (tw_dtype dtype : {TW_FP32, TW_FP16, TW_BF16}) {
+        EXPECT_EQ(plan::decide_cuda(cuda_problem(pass, dtype, 257, 64), m).algorithm, "wide") << arch;
+        EXPECT_EQ(plan::decide_cuda(cuda_problem(pass, dtype, 64, 5000), m).algorithm, "wide") << arch;
+        EXPECT_NE(plan::decide_cuda(cuda_problem(pass, dtype, 128, 128), m).algorithm, "wide") << arch;
+      }
+    const plan::Decision fp32 = plan::decide_cuda(cuda_problem(TW_BACKWARD, TW_FP32, 256, 256), m);
+    EXPECT_EQ(fp32.algorithm, m.shared_memory < 128 << 10 ? "wide" : "fa2") << arch;
+  }
+  const plan::Decision d =
+      plan::decide_cuda(cuda_problem(TW_FORWARD, TW_BF16, 512, 512), plan::machine_of_arch(90));
+  const std::string text = plan::explain(cuda_problem(TW_FORWARD, TW_BF16, 512, 512), d, 0);
+  EXPECT_NE(text.find("slower"), text.npos) << text;
+  EXPECT_NE(text.find("no tile holds D 512"), text.npos) << text;
+}
+
+TEST(PlanCuda, ADeterministicDbiasOfABroadcastBiasHasItsOwnKernel) {
+  for (i64 D : {64, 320}) {
+    Problem p = cuda_problem(TW_BACKWARD, TW_BF16, D, D);
+    std::byte data;
+    p.bias.data = p.dbias.data = &data;
+    p.bias.dtype = p.dbias.dtype = TW_FP32;
+    p.bias.size[1] = p.H, p.bias.size[2] = p.bias.size[3] = 512;
+    const auto decide = [&] { return plan::decide_cuda(p, plan::machine_of_arch(90)); };
+    EXPECT_FALSE(launches(decide(), Kernel::wide_dbias));
+    p.deterministic = true;
+    EXPECT_TRUE(launches(decide(), Kernel::wide_dbias));
+    EXPECT_NE(plan::explain(p, decide(), 0).find("dbias"), std::string::npos);
+    p.bias.size[0] = p.B;  // each of its elements belongs to one score
+    EXPECT_FALSE(launches(decide(), Kernel::wide_dbias));
+  }
 }
 
 TEST(Env, NamesAreOursAndUnique) {

@@ -37,6 +37,10 @@ const char* name_of(Kernel kernel) {
     case Kernel::backward_dbias: return "backward_dbias";
     case Kernel::backward_sink: return "backward_sink";
     case Kernel::backward_repair: return "backward_repair";
+    case Kernel::wide_forward: return "wide_forward";
+    case Kernel::wide_dkv: return "wide_dkv";
+    case Kernel::wide_dq: return "wide_dq";
+    case Kernel::wide_dbias: return "wide_dbias";
     case Kernel::combine_splits: return "combine_splits";
     case Kernel::product_nt: return "product_nt";
     case Kernel::product_nn: return "product_nn";

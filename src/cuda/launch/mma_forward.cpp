@@ -1,20 +1,29 @@
 // FlashAttention-2 forward: one launch, and one more that clears uncovered rows where there are lengths.
 #include "cuda/launch/families.h"
+#include "cuda/launch/mma.h"
 #include "cuda/launch/params.h"
 #include "cuda/launch/uncovered.h"
 #include "kernels/mma/tiles.h"
+#include "kernels/mma/wide.h"
 
 namespace tilewise::cuda {
+
+std::vector<KernelUse> mma_forward_uses(const Problem& p, const Config& c) {
+  if (p.total_q * p.H == 0) return {};
+  const bool wide = c.kernel == Kernel::wide_forward;
+  const Grid grid = wide ? fold_grid(mma::wide_blocks(c, p.B, p.H, p.Sq, i32(p.Dv)))
+                         : mma::forward_grid(c, attention_params(p));
+  return {{c,
+           {.grid = {grid.x, grid.y, grid.z},
+            .threads = unsigned(mma::threads(c)),
+            .shared_bytes = unsigned(wide ? mma::wide_smem_bytes(c) : mma::forward_smem_bytes(c))}}};
+}
+
 namespace {
 
 std::vector<KernelUse> uses_of(const Problem& p, const Config& c) {
-  std::vector<KernelUse> uses;
-  if (p.total_q * p.H == 0) return uses;
-  const Grid grid = mma::forward_grid(c, attention_params(p));
-  uses.push_back({c,
-                  {.grid = {grid.x, grid.y, grid.z},
-                   .threads = unsigned(mma::threads(c)),
-                   .shared_bytes = unsigned(mma::forward_smem_bytes(c))}});
+  std::vector<KernelUse> uses = mma_forward_uses(p, c);
+  if (uses.empty()) return uses;
   for (const KernelUse& use : uncovered_uses(p)) uses.push_back(use);
   return uses;
 }
