@@ -1,6 +1,7 @@
 #include "cpu/backward.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "cpu/backward_work.h"
@@ -11,8 +12,9 @@
 namespace tilewise::cpu {
 namespace {
 
-constexpr i64 kGroup =
-    2;  // sub-blocks of a task: they share a key block and its dK and dV while these are in cache
+// Bytes of the query sub-blocks of a task, which share a key block and its dK and dV: they and it fit a small
+// L2 cache, and the more they are, the less often a long head's K, V, dK and dV come from beyond it.
+constexpr i64 kStateBytes = 400 << 10;
 constexpr i64 kStoreRows = 256;  // rows of dk and dv that one task sums and rounds
 
 size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -50,11 +52,27 @@ void clear_unused_rows(const Problem& p, const std::vector<Sequence>& all) {
   }
 }
 
+// Accumulators that parts borrow one at a time. Not one a thread: there may be more threads than whole units.
+class Slots {
+ public:
+  explicit Slots(size_t n) : taken_(n) {}
+  size_t take() {
+    for (size_t n = 0;; n = (n + 1) % taken_.size())
+      if (!taken_[n].exchange(true, std::memory_order_acquire)) return n;
+  }
+  void give_back(size_t n) { taken_[n].store(false, std::memory_order_release); }
+
+ private:
+  std::vector<std::atomic<bool>> taken_;
+};
+
 class Backward : public Execution {
  public:
   Backward(const Problem& p, const plan::CpuChoice& choice) : kernels_(*find_kernels(choice.isa)) {
-    shape_ = {i32(p.D), i32(p.Dv), i32(kGroup), false};
-    grain_ = {kGroup * kernels_.queries, kernels_.width};
+    grain_ = {kernels_.queries, kernels_.width};
+    const i64 floats = (3 * padded(p.D, grain_.width) + 2 * padded(p.Dv, grain_.width)) * grain_.block_q;
+    group_ = std::clamp<i64>(kStateBytes / (floats * i64(sizeof(float))), 2, kMaxGroup);
+    shape_ = {i32(p.D), i32(p.Dv), i32(group_), false};
     threads_ = choice.threads;
     scratch_bytes_ = aligned(kernels_.backward_scratch(shape_));
     if (p.dbias) scratch_bytes_ += aligned(size_t(kernels_.queries * kernels_.keys) * sizeof(float));
@@ -84,9 +102,16 @@ class Backward : public Execution {
     memory.dsink = reinterpret_cast<double*>(memory.split + split_bytes_);
     if (p.has_dsink) std::memset(memory.dsink, 0, dsink_bytes_);
 
+    Slots slots(slots_);  // as many as parts that can need one at a time
     parallel(threads_, i64(work.parts.size()), [&](int worker, i64 n) {
       const BackwardPart& part = work.parts[size_t(work.order[size_t(n)])];
-      run_part<T>(p, work, part, memory, worker);
+      if (work.units[size_t(part.unit)].parts > 1)
+        return run_part<T>(p, part, memory, worker, memory.split + part.split_offset);
+      const size_t slot = slots.take();
+      std::byte* at = memory.slots + slot * slot_bytes_;
+      run_part<T>(p, part, memory, worker, at);
+      store_rows<T>(p, part, {accumulators(p, part, at)}, 0, part.sequence.sk);
+      slots.give_back(slot);
     });
     sum_split_units<T>(p, work, memory);
     if (p.has_dsink) sum_dsink(p, work, memory);
@@ -111,22 +136,20 @@ class Backward : public Execution {
   }
 
   template <class T>
-  void run_part(const Problem& p, const BackwardWork& work, const BackwardPart& part, const Memory& m,
-                int worker) const {
-    const bool split = work.units[size_t(part.unit)].parts > 1;
-    std::byte* at = split ? m.split + part.split_offset : m.slots + size_t(worker) * slot_bytes_;
+  void run_part(const Problem& p, const BackwardPart& part, const Memory& m, int worker,
+                std::byte* at) const {
     const Accumulators sum = accumulators(p, part, at);
     std::memset(at, 0, accumulator_bytes(p, grain_, part.sequence.sk));
     const i64 blocks = ceil_div(part.sequence.sq, grain_.block_q);
-    for (i64 item = part.begin; item < part.end; ++item) {
+    for (i64 item = part.begin, next; item < part.end; item = next) {
       const i64 member = item / blocks, h = part.kv_head * p.group() + member;
-      BackwardTask t = make_task(p, part.sequence, h, item % blocks * grain_.block_q, kGroup);
+      next = std::min({item + group_, (member + 1) * blocks, part.end});
+      BackwardTask t = make_task(p, part.sequence, h, item % blocks * grain_.block_q, next - item);
       t.dk = sum.dk, t.dk_row = sum.dk_row;
       t.dv = sum.dv, t.dv_row = sum.dv_row;
       if (p.has_dsink) t.dsink = m.dsink + part.number * p.group() + member;
       kernels_.backward[dtype_index(p.dtype)](t, scratch_of(m, worker));
     }
-    if (!split) store_rows<T>(p, part, {sum}, 0, part.sequence.sk);
   }
 
   // dk and dv of keys [begin, end): the sums of the parts, added in order and rounded once.
@@ -241,6 +264,7 @@ class Backward : public Execution {
   const Kernels& kernels_;
   ScratchShape shape_{};
   BackwardGrain grain_;
+  i64 group_ = 1;  // sub-blocks of a task
   int threads_ = 1;
   size_t scratch_bytes_ = 0, slots_ = 0, slot_bytes_ = 0, split_bytes_ = 0, dsink_bytes_ = 0;
 };

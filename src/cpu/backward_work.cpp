@@ -1,11 +1,12 @@
 #include <algorithm>
+#include <bit>
 
 #include "cpu/backward_work.h"
 
 namespace tilewise::cpu {
 namespace {
 
-constexpr i64 kMinItems = 4;  // of a part: below that, starting it costs more than it brings
+constexpr i64 kMinRows = 256;  // of queries of a part: below that, its accumulators cost more than it brings
 constexpr size_t kSplitBytes = size_t{72} << 20;  // of accumulators, over all split units
 
 // Keys that each query block of a sequence visits, plus a constant for the block itself.
@@ -42,6 +43,12 @@ void cut_unit(BackwardWork& work, const BackwardPart& whole, const std::vector<i
   }
 }
 
+// Parts of a unit that has `share` of kBackwardTasks, `rows` rows of queries and memory for `room` parts. A
+// power of two, because equal parts go evenly to two, four or eight threads.
+i64 parts_of(i64 share, i64 rows, i64 room) {
+  return i64(std::bit_floor(u64(std::max<i64>(std::min({share, rows / kMinRows, room}), 1))));
+}
+
 }  // namespace
 
 size_t accumulator_bytes(const Problem& p, BackwardGrain grain, i64 sk) {
@@ -53,8 +60,8 @@ size_t split_budget(const Problem& p, BackwardGrain grain) {
   const i64 units = p.B * p.Hk;
   if (!copy || !units) return 0;
   if (p.varlen()) return 2 * copy <= kSplitBytes ? std::min(kSplitBytes, copy * size_t(kBackwardTasks)) : 0;
-  const i64 items = ceil_div(p.Sq, grain.block_q) * p.group();
-  const i64 parts = std::min({kBackwardTasks / units, items / kMinItems, i64(kSplitBytes / copy) / units});
+  const i64 parts =
+      parts_of(ceil_div(kBackwardTasks, units), p.Sq * p.group(), i64(kSplitBytes / copy) / units);
   return parts < 2 ? 0 : size_t(parts * units) * copy;
 }
 
@@ -72,12 +79,10 @@ BackwardWork cut_backward(const Problem& p, const std::vector<Sequence>& sequenc
     const Sequence& s = sequences[n];
     if ((!s.sq && !s.sk) || !p.Hk) continue;
     const size_t copy = accumulator_bytes(p, grain, s.sk);
-    const i64 cost = sum(costs[n]) * p.group(), items = i64(costs[n].size()) * p.group(),
-              share = total ? cost * kBackwardTasks / total : 0,
+    const i64 cost = sum(costs[n]) * p.group(), share = total ? ceil_div(cost * kBackwardTasks, total) : 0,
               sharers = p.Hk * (p.varlen() ? 1 : i64(sequences.size() - n)),
               room = copy ? i64((split_bytes - used) / copy) / sharers : 0;
-    i64 parts = std::min({share, items / kMinItems, room});
-    if (parts < 2) parts = 1;
+    const i64 parts = parts_of(share, s.sq * p.group(), room);
     for (i64 hk = 0; hk < p.Hk; ++hk) {
       BackwardPart whole;
       whole.unit = i64(work.units.size());

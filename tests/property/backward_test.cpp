@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "property/property.h"
+#include "support/gpu.h"
 
 namespace tilewise::test {
 namespace {
@@ -188,6 +189,31 @@ std::string unseen_is_zero(Case c, const std::string& algorithm) {
   return "";
 }
 
+// The same bits for any number of threads, dbias and dsink included; with rows enough that the CPU cuts a
+// head into parts, whose sums it must add in an order of their own.
+std::string any_threads(Case c, const std::string& algorithm) {
+  if (is_gpu_algorithm(algorithm)) return "";
+  c.Sq += 520;
+  c.sink = c.seed % 3 != 0;
+  if (c.seed % 2) c.bias = c.seed % 4 == 1 ? "11ij" : "bh1j";
+  c.threads = 1;
+  Attention x(c);
+  run_all(x, algorithm);
+  for (int threads : {2, 3, 7, 16}) {
+    c.threads = threads;
+    Attention y(c);
+    run_all(y, algorithm);
+    const auto other = y.tensors();
+    for (size_t n = 0; const Attention::Named& t : x.tensors()) {
+      const Attention::Named& u = other[n++];
+      if (t.backward_output && t.tensor->bytes() != u.tensor->bytes())
+        return cat("1 and ", threads, " threads differ in ", t.name);
+    }
+  }
+  return "";
+}
+
+TEST(PropertyBackward, AnyThreads) { check_property("any number of threads", any_threads, 6, true); }
 TEST(PropertyBackward, LinearityByTwo) { check_property("linearity by two", linearity_by_two, 20, true); }
 TEST(PropertyBackward, LinearityOfSums) { check_property("linearity of sums", linearity_of_sums, 20, true); }
 TEST(PropertyBackward, GqaGradients) { check_property("GQA gradients", gqa_gradients, 20, true); }
