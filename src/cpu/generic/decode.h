@@ -6,6 +6,7 @@
 // A task is a chunk of keys for some key/value heads whose rows lie side by side. Block of keys by block of
 // keys, head by head: scores (fetching the next block's V), softmax, values (fetching the next block's K).
 // What is fetched is walked through in the order of memory, over all heads, whichever head is being computed.
+// bf16 with native pair products stays bf16: pairs along the head dim for scores, along the keys for values.
 #pragma once
 
 #include "cpu/generic/gemm.h"
@@ -19,8 +20,9 @@ static constexpr int kDecodeKeys = 32;  // of a block: K and V of two blocks of 
 
 template <class V>
 struct DecodeScratch {
-  float* q;     // [rows of all heads][padded D], fp32
+  float* q;     // [rows of all heads][padded D]; pairs: half as many
   float* s;     // scores of a block
+  bf16* p;      // pairs: probabilities of a block, laid out like the scores
   void *k, *v;  // blocks of K and V whose columns do not lie side by side
   static i64 padded(i64 D) { return (D + V::W - 1) / V::W * V::W; }
 
@@ -30,6 +32,7 @@ struct DecodeScratch {
     if (!f) f = &unused;
     f->q = c.floats(shape.group * padded(shape.D));
     f->s = c.floats((kDecodeKeys + V::W) * 4);
+    f->p = reinterpret_cast<bf16*>(c.floats(V::kPairs ? (kDecodeKeys + V::W) * 2 : 0));
     f->k = c.floats(kDecodeKeys * i64(shape.D));
     f->v = c.floats(kDecodeKeys * i64(shape.Dv));
     return c.used;
@@ -84,8 +87,38 @@ TILEWISE_INLINE DecodeLanes<V> decode_lanes(const DecodeTask& t, int first) {
           V::template load<I>(key), V::load(slope)};
 }
 
+// The elements of a dot product over the head dim. kPerLane: of a 32-bit lane.
+template <class V, class Type>
+struct DecodeWiden {
+  using T = Type;
+  using Query = float;
+  static constexpr int kPerLane = 1;
+  TILEWISE_INLINE typename V::F load(const T* p) { return V::widen(p); }
+  TILEWISE_INLINE typename V::F load_first(const T* p, int n) { return V::widen_first(p, n); }
+  TILEWISE_INLINE float query(const T* p) { return V::widen1(p); }
+  TILEWISE_INLINE typename V::F step(typename V::F acc, typename V::F x, typename V::F y) {
+    return acc + x * y;
+  }
+};
+template <class V>
+struct DecodePairs {
+  using T = bf16;
+  using Query = bf16;
+  static constexpr int kPerLane = 2;
+  TILEWISE_INLINE typename V::F load(const bf16* p) { return V::load(p); }
+  TILEWISE_INLINE typename V::F load_first(const bf16* p, int n) {
+    bf16 x[2 * V::W] = {};
+    for (int i = 0; i < n; ++i) x[i] = p[i];
+    return V::load(x);
+  }
+  TILEWISE_INLINE bf16 query(const bf16* p) { return *p; }
+  TILEWISE_INLINE typename V::F step(typename V::F acc, typename V::F x, typename V::F y) {
+    return V::dot_pairs(acc, x, y);
+  }
+};
+
 // Raw scores of keys [0, n): W dot products at a time. k: the block's first key.
-template <class V, class T, int Rows>
+template <class V, class Path, int Rows, class T = typename Path::T>
 [[gnu::noinline]] static void decode_dots(const float* q, i64 q_row, const T* k, i64 k_row, int n, int D,
                                           float* s, Fetch& ahead) {
   constexpr int Keys = V::W / Rows, W = V::W;
@@ -100,23 +133,23 @@ template <class V, class T, int Rows>
     typename V::F acc[W];
     unroll<W>([&]<int i>() TILEWISE_INLINED { acc[i] = typename V::F{}; });
     int d = 0;
-    for (; d + W <= D; d += W) {
+    for (; d + W * Path::kPerLane <= D; d += W * Path::kPerLane) {
       typename V::F x[Keys];
-      unroll<Keys>([&]<int i>() TILEWISE_INLINED { x[i] = V::pin(V::widen(key[i] + d)); });
+      unroll<Keys>([&]<int i>() TILEWISE_INLINED { x[i] = V::pin(Path::load(key[i] + d)); });
       unroll<Rows>([&]<int r>() TILEWISE_INLINED {
-        const typename V::F y = V::pin(V::load(q + r * q_row + d));
-        unroll<Keys>([&]<int i>() TILEWISE_INLINED { acc[r * Keys + i] += x[i] * y; });
+        const typename V::F y = V::pin(V::load(q + r * q_row + d / Path::kPerLane));
+        unroll<Keys>([&]<int i>()
+                         TILEWISE_INLINED { acc[r * Keys + i] = Path::step(acc[r * Keys + i], x[i], y); });
       });
     }
     if (d < D)
       unroll<Keys>([&]<int i>() TILEWISE_INLINED {
-        const typename V::F x = V::widen_first(key[i] + d, D - d);
-        unroll<Rows>([&]<int r>() TILEWISE_INLINED { acc[r * Keys + i] += x * V::load(q + r * q_row + d); });
+        const typename V::F x = Path::load_first(key[i] + d, D - d);
+        unroll<Rows>([&]<int r>() TILEWISE_INLINED {
+          acc[r * Keys + i] = Path::step(acc[r * Keys + i], x, V::load(q + r * q_row + d / Path::kPerLane));
+        });
       });
-    transpose<V>(acc);
-    typename V::F even = acc[0], odd = acc[1];
-    unroll<W / 2 - 1>([&]<int i>() TILEWISE_INLINED { even += acc[2 * i + 2], odd += acc[2 * i + 3]; });
-    V::store(s, even + odd);
+    V::store(s, sums<V>(acc));
   }
   ahead = fetch;
 }
@@ -147,10 +180,47 @@ template <class V, class T, int Rows, int NV>
   if (ahead) *ahead = fetch;
 }
 
+// The same for whole pairs of keys, p and v being bf16. Two rows are zipped within each 128 bits, and
+// accumulators keep the order of columns that this leaves.
+template <class V, int Rows, int NV>
+[[gnu::noinline]] static void decode_pair_values(const bf16* s, const bf16* v, i64 v_row, int n, int offset,
+                                                 float* o, i64 o_row, const float* alpha, Fetch* ahead) {
+  constexpr int Keys = V::W / Rows, W = V::W;
+  Fetch fetch = ahead ? *ahead : Fetch{};
+  typename V::F acc[Rows][NV];
+  unroll<Rows * NV / 2>([&]<int i>() TILEWISE_INLINED {
+    constexpr int r = i / (NV / 2), c = i % (NV / 2) * 2;
+    const typename V::F a = V::load(o + r * o_row + c * W) * alpha[r],
+                        b = V::load(o + r * o_row + (c + 1) * W) * alpha[r];
+    acc[r][c] = V::zipped_low(a, b), acc[r][c + 1] = V::zipped_high(a, b);
+  });
+  for (int j = offset; j < offset + n; j += 2, v += 2 * v_row) {
+    const bf16* p = s + j / Keys * W + j % Keys;
+    fetch_piece<V>(fetch);
+    fetch_piece<V>(fetch);
+    typename V::F x[NV];
+    unroll<NV / 2>([&]<int i>() TILEWISE_INLINED {
+      const typename V::F a = V::load(v + i * 2 * W), b = V::load(v + v_row + i * 2 * W);
+      x[2 * i] = V::pin(V::zip_low(a, b)), x[2 * i + 1] = V::pin(V::zip_high(a, b));
+    });
+    unroll<Rows>([&]<int r>() TILEWISE_INLINED {
+      const u32 y = V::template load<u32>(p + r * Keys);
+      unroll<NV>([&]<int i>() TILEWISE_INLINED { acc[r][i] = V::dot_pairs(acc[r][i], y, x[i]); });
+    });
+  }
+  unroll<Rows * NV / 2>([&]<int i>() TILEWISE_INLINED {
+    constexpr int r = i / (NV / 2), c = i % (NV / 2) * 2;
+    V::store(o + r * o_row + c * W, V::unzipped_low(acc[r][c], acc[r][c + 1]));
+    V::store(o + r * o_row + (c + 1) * W, V::unzipped_high(acc[r][c], acc[r][c + 1]));
+  });
+  if (ahead) *ahead = fetch;
+}
+
 // Scores to probabilities in place; per row the maximum and the sum are brought up to date, alpha rescales
-// the past.
+// the past. rounded: where pairs want them in bf16 too.
 template <class V, int Rows, int Degree>
-static void decode_softmax(const DecodeTask& t, int first, i32 begin, i32 end, float* s, float* alpha) {
+static void decode_softmax(const DecodeTask& t, int first, i32 begin, i32 end, float* s, bf16* rounded,
+                           float* alpha) {
   constexpr int W = V::W, Keys = W / Rows;
   const DecodeLanes<V> lanes = decode_lanes<V, Rows>(t, first);
   const int vectors = (end - begin + Keys - 1) / Keys;
@@ -184,6 +254,8 @@ static void decode_softmax(const DecodeTask& t, int first, i32 begin, i32 end, f
     const typename V::F p = V::template exp2<Degree>((V::load(s + n * W) - m) * kLog2e);
     total += p;
     V::store(s + n * W, p);
+    if constexpr (V::kPairs)
+      if (rounded) V::narrow(rounded + n * W, p);
   }
   V::store(sum, total);
   for (int r = 0; r < Rows; ++r) {
@@ -213,33 +285,42 @@ static const T* unit_columns(const Matrix& m, i32 begin, i32 end, int columns, v
 }
 
 // Rows [first, first + Rows) of one head, their queries at q, against keys [begin, end).
-template <class V, class T, int Rows>
-static void decode_block(const DecodeTask& t, const KeyRows<T>& rows, const float* q, float* s, int first,
-                         i32 begin, i32 end, Fetch& next_k, Fetch& next_v) {
+template <class V, class Path, int Rows>
+static void decode_block(const DecodeTask& t, const KeyRows<typename Path::T>& rows, const float* q,
+                         const DecodeScratch<V>& f, int first, i32 begin, i32 end, Fetch& next_k,
+                         Fetch& next_v) {
+  using T = typename Path::T;
   constexpr int W = V::W, Keys = W / Rows, NV = W == 16 ? 4 : 2;
+  constexpr bool pairs = Path::kPerLane == 2;
   const i64 q_row = DecodeScratch<V>::padded(t.D);
   const T* v = rows.v;
-  float alpha[4];
-  decode_dots<V, T, Rows>(q + first * q_row, q_row, rows.k, rows.k_row, end - begin, t.D, s, next_v);
-  decode_softmax<V, Rows, sizeof(T) == 4 ? 6 : 4>(t, first, begin, end, s, alpha);
-  // keys that every row sees; the others are added row by row, to those that see them (0 * NaN would reach
-  // the rest)
+  float *s = f.s, alpha[4];
+  decode_dots<V, Path, Rows>(q + first * q_row, q_row, rows.k, rows.k_row, end - begin, t.D, s, next_v);
+  decode_softmax<V, Rows, sizeof(T) == 4 ? 6 : 4>(t, first, begin, end, s, pairs ? f.p : nullptr, alpha);
+  // keys that every row sees, in whole pairs; the others are added row by row, to those that see them (0 *
+  // NaN would reach the rest)
   i32 all_begin = begin, all_end = end;
   for (int r = first; r < first + Rows; ++r) {
     all_begin = t.low[r] > all_begin ? t.low[r] : all_begin;
     all_end = t.high[r] < all_end ? t.high[r] : all_end;
+  }
+  if (pairs) {
+    all_begin += (all_begin - begin) & 1;
+    all_end -= (all_end - begin) & 1;
   }
   if (all_end < all_begin) all_begin = all_end = end;
   float* o = t.o + first * i64(t.Dv);
   i64 d = 0;
   const T* from = v + (all_begin - begin) * rows.v_row;
   const int n = all_end - all_begin, offset = all_begin - begin;
+  auto ahead = [&] { return d == 0 ? &next_k : nullptr; };
+  if constexpr (pairs)
+    for (; d + NV * W <= t.Dv; d += NV * W)
+      decode_pair_values<V, Rows, NV>(f.p, from + d, rows.v_row, n, offset, o + d, t.Dv, alpha, ahead());
   for (; d + NV * W <= t.Dv; d += NV * W)
-    decode_values<V, T, Rows, NV>(s, from + d, rows.v_row, n, offset, o + d, t.Dv, alpha,
-                                  d == 0 ? &next_k : nullptr);
+    decode_values<V, T, Rows, NV>(s, from + d, rows.v_row, n, offset, o + d, t.Dv, alpha, ahead());
   for (; d + W <= t.Dv; d += W)
-    decode_values<V, T, Rows, 1>(s, from + d, rows.v_row, n, offset, o + d, t.Dv, alpha,
-                                 d == 0 ? &next_k : nullptr);
+    decode_values<V, T, Rows, 1>(s, from + d, rows.v_row, n, offset, o + d, t.Dv, alpha, ahead());
   auto probability = [&](int r, i32 j) { return s[(j - begin) / Keys * W + r * Keys + (j - begin) % Keys]; };
   const i64 tail = d;
   for (int r = 0; r < Rows; ++r) {
@@ -254,8 +335,10 @@ static void decode_block(const DecodeTask& t, const KeyRows<T>& rows, const floa
   }
 }
 
-template <class V, class T>
-static void decode(const DecodeTask* head, int heads, void* scratch) {
+template <class V, class Path>
+static void decode_path(const DecodeTask* head, int heads, void* scratch) {
+  using T = typename Path::T;
+  using Query = typename Path::Query;
   const DecodeTask& t = *head;  // heads differ in pointers, slopes and results only
   DecodeScratch<V> f;
   DecodeScratch<V>::carve(&f, scratch, {t.D, t.Dv, heads * t.rows});
@@ -264,7 +347,9 @@ static void decode(const DecodeTask* head, int heads, void* scratch) {
     const DecodeTask& h = head[r / t.rows];
     const int row = r % t.rows;
     const T* q = static_cast<const T*>(h.q[row]);
-    for (i64 d = 0; d < q_row; ++d) f.q[r * q_row + d] = d < t.D ? V::widen1(q + d * t.q_column) : 0.f;
+    Query* to = reinterpret_cast<Query*>(f.q + r * q_row);
+    for (i64 d = 0; d < q_row * Path::kPerLane; ++d)
+      to[d] = d < t.D ? Path::query(q + d * t.q_column) : Query{};
     for (i64 d = 0; d < t.Dv; ++d) h.o[row * i64(t.Dv) + d] = 0;
     h.row_max[row] = -kInfinity;
     h.row_sum[row] = 0;
@@ -279,11 +364,19 @@ static void decode(const DecodeTask* head, int heads, void* scratch) {
       rows.k = unit_columns<V, T>(head[h].k, begin, end, t.D, f.k, rows.k_row);
       rows.v = unit_columns<V, T>(head[h].v, begin, end, t.Dv, f.v, rows.v_row);
       row_blocks<4>(t.rows, [&]<int Rows>(i64 first) {
-        decode_block<V, T, Rows>(head[h], rows, f.q + h * t.rows * q_row, f.s, int(first), begin, end, next_k,
-                                 next_v);
+        decode_block<V, Path, Rows>(head[h], rows, f.q + h * t.rows * q_row, f, int(first), begin, end,
+                                    next_k, next_v);
       });
     }
   }
+}
+
+template <class V, class T>
+static void decode(const DecodeTask* head, int heads, void* scratch) {
+  if constexpr (V::kPairs && __is_same(T, bf16))
+    decode_path<V, DecodePairs<V>>(head, heads, scratch);
+  else
+    decode_path<V, DecodeWiden<V, T>>(head, heads, scratch);
 }
 
 template <class V>

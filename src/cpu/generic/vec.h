@@ -165,4 +165,18 @@ TILEWISE_INLINE void transpose(typename V::F (&rows)[V::W]) {
   if constexpr (Block > 1) transpose<V, Block / 2>(rows);
 }
 
+// Lane r of the result is the sum of rows[r], all of them at once: the transpose's rounds, added up after
+// each.
+template <class V, int Block = V::W / 2>
+TILEWISE_INLINE typename V::F sums(typename V::F (&rows)[V::W]) {
+  for (int r = 0; r < Block; ++r) {
+    swap_blocks<V, Block>(rows[r], rows[r + Block], std::make_integer_sequence<int, V::W>{});
+    rows[r] += rows[r + Block];
+  }
+  if constexpr (Block > 1)
+    return sums<V, Block / 2>(rows);
+  else
+    return rows[0];
+}
+
 }  // namespace tilewise::cpu
