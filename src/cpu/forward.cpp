@@ -34,9 +34,9 @@ class TaskList {
   Item operator[](i64 task) const {
     const size_t n = size_t(std::upper_bound(end_.begin(), end_.end(), task) - end_.begin());
     const Sequence& s = *order_[n];
-    const i64 local = task - (n ? end_[n - 1] : 0), per_head = groups(s);
-    const i64 first = (per_head - 1 - local % per_head) * group_;
-    return {&s, local / per_head, first, std::min<i64>(group_, ceil_div(s.sq, queries_) - first)};
+    const i64 local = task - (n ? end_[n - 1] : 0), per_head = groups(s), blocks = ceil_div(s.sq, queries_);
+    const i64 g = per_head - 1 - local % per_head, first = g * blocks / per_head;
+    return {&s, local / per_head, first, (g + 1) * blocks / per_head - first};
   }
 
  private:

@@ -206,11 +206,15 @@ static void backward_path(const BackwardTask& t, void* scratch, const ScratchSha
   for (i32 begin = first / V::kKeys * V::kKeys; begin < last; begin += V::kKeys) {
     const i32 from = begin > first ? begin : first - (first - begin) % Path::kStep;
     const i32 end = begin + V::kKeys < last ? begin + V::kKeys : last;
+    const i32 next = end + V::kKeys < last ? end + V::kKeys : last;
     auto kb = Path::load(t.k, t.v, t.D, t.Dv, f, from, end);
     kb.finite = check_keys<V, T>(t, f, from, end);
-    for (int g = 0; g < t.group; ++g)
+    for (int g = 0; g < t.group; ++g) {
+      fetch_next_rows<T>(t.k, end, next, t.D, g, t.group);
+      fetch_next_rows<T>(t.v, end, next, t.Dv, g, t.group);
       with_vectors<V>(t.block[g],
                       [&]<int NV>() { attend_backward<V, Path, NV>(t, t.block[g], f.query[g], f, kb); });
+    }
   }
   // (8) dQ_i
   for (int g = 0; g < (t.dbias ? 0 : t.group); ++g) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cpu/generic/vec.h"
+#include "cpu/task.h"
 
 namespace tilewise::cpu {
 
@@ -71,6 +72,18 @@ TILEWISE_INLINE void prefetch_row(const T* row, int cols) {
   for (i64 b = 0; b < cols * i64(sizeof(T)); b += 64) __builtin_prefetch(p + b);
 }
 
+// Brings the share'th of `shares` parts of rows [begin, end) into the L2 cache: the next key block, while
+// this one is being computed.
+template <class T>
+static void fetch_next_rows(const Matrix& m, i32 begin, i32 end, int cols, int share, int shares) {
+  if (m.column != 1) return;
+  const i32 n = end - begin, last = begin + n * (share + 1) / shares;
+  for (i32 r = begin + n * share / shares; r < last; ++r) {
+    const char* row = reinterpret_cast<const char*>(static_cast<const T*>(m.data) + r * m.row);
+    for (i64 b = 0; b < cols * i64(sizeof(T)); b += 64) __builtin_prefetch(row + b, 0, 2);
+  }
+}
+
 // dst[r * ld + c] = src[r * row_stride + c * col_stride], widened.
 template <class V, class T>
 [[gnu::noinline]] static void pack_rows(float* dst, i64 ld, const T* src, i64 row_stride, i64 col_stride,
@@ -91,7 +104,13 @@ template <class V>
 [[gnu::noinline]] static void pack_pair_rows(bf16* dst, i64 ld, const bf16* src, i64 row_stride,
                                              i64 col_stride, int rows, int cols) {
   for (int r = 0; r < rows; ++r) {
-    for (int c = 0; c < cols; ++c) dst[r * ld + c] = src[r * row_stride + c * col_stride];
+    const bf16* from = src + r * row_stride;
+    if (col_stride == 1) {
+      prefetch_row(from + kPrefetchRows * row_stride, cols);
+      __builtin_memcpy(dst + r * ld, from, size_t(cols) * sizeof(bf16));
+    } else {
+      for (int c = 0; c < cols; ++c) dst[r * ld + c] = from[c * col_stride];
+    }
     if (cols & 1) dst[r * ld + cols] = {};
   }
 }
