@@ -65,7 +65,7 @@ Grid read_grid(const Arguments& x) {
   for (const std::string& name : g.against)
     if (name != "unfused" && name != "unfused-kept")
       invalid("--against: '", name,
-              "'; must be unfused (S and P allocated by each call) or unfused-kept (allocated once)");
+              "'; must be unfused (a new tensor for every step) or unfused-kept (S and P allocated once)");
   ScoreOptions scores = x.scores;
   scores.algorithm.clear();
   const tw_options options = read_score_options(scores);
@@ -117,7 +117,8 @@ std::vector<Line> measure(Grid& g, const Cell& c) {
     lines.push_back({name.empty() ? "tilewise" : name, peak_of(g, c, name), {}});
   }
   for (const std::string& name : g.against) {
-    contenders.push_back(make_unfused(c.shape, c.options, name == "unfused-kept", g.clock));
+    contenders.push_back(make_unfused(
+        c.shape, c.options, name == "unfused" ? Temporaries::separate : Temporaries::kept, g.clock));
     lines.push_back({name, peak_of(g, c, ""), {}});
   }
   std::vector<Peak> peaks;

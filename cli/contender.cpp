@@ -4,7 +4,6 @@
 #include <ctime>
 
 #include "cli/execute.h"
-#include "cli/unfused.h"
 #include "core/error.h"
 #include "cpu/backend.h"
 #include "cpu/probe.h"
@@ -135,10 +134,11 @@ class OnGpu : public Contender {
 
 class UnfusedContender : public Contender {
  public:
-  UnfusedContender(const Shape& shape, const tw_options& options, bool keep, Clock clock)
+  UnfusedContender(const Shape& shape, const tw_options& options, Temporaries temporaries, Clock clock)
       : sample_(shape, TW_FORWARD, options),
         clock_(clock),
-        unfused_(sample_.attention, options.threads ? options.threads : cpu::machine().threads, keep) {}
+        unfused_(sample_.attention, options.threads ? options.threads : cpu::machine().threads, temporaries) {
+  }
   double run() override {
     const double start = clock_.now();
     unfused_.run();
@@ -167,9 +167,9 @@ std::unique_ptr<Contender> make_tilewise(const Shape& shape, const tw_options& o
   return std::make_unique<OnCpu>(shape, o, work, clock);
 }
 
-std::unique_ptr<Contender> make_unfused(const Shape& shape, const tw_options& options, bool keep,
-                                        Clock clock) {
-  return std::make_unique<UnfusedContender>(shape, options, keep, clock);
+std::unique_ptr<Contender> make_unfused(const Shape& shape, const tw_options& options,
+                                        Temporaries temporaries, Clock clock) {
+  return std::make_unique<UnfusedContender>(shape, options, temporaries, clock);
 }
 
 Peak cpu_peak(const Shape& s, const tw_options& o, Work work, const std::string& isa) {

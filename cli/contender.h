@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/sample.h"
+#include "cli/unfused.h"
 
 namespace tilewise::cli {
 
@@ -36,8 +37,8 @@ std::unique_ptr<Contender> make_tilewise(const Shape& shape, const tw_options& o
                                          DeviceName device, const std::string& algorithm, Clock clock);
 
 // Standard attention on the CPU (unfused.h), forward.
-std::unique_ptr<Contender> make_unfused(const Shape& shape, const tw_options& options, bool keep,
-                                        Clock clock);
+std::unique_ptr<Contender> make_unfused(const Shape& shape, const tw_options& options,
+                                        Temporaries temporaries, Clock clock);
 
 // The yardstick of one problem: what the hardware could do at best.
 struct Peak {

@@ -88,14 +88,15 @@ void show_row(int64_t seqlen, bool causal, double seconds) {
   const tw_options options = options_of(causal);
   std::vector<std::unique_ptr<Contender>> contenders;
   contenders.push_back(make_tilewise(shape, options, Work::forward, {}, "", {}));
-  contenders.push_back(make_unfused(shape, options, false, {}));
+  contenders.push_back(make_unfused(shape, options, Temporaries::separate, {}));
   const Peak peak =
       cpu_peak(shape, options, Work::forward, isa_of(shape_only(shape, TW_FORWARD, options, {})));
   const std::vector<Measurement> m = compare(contenders, {peak, peak}, seconds);
   contenders.clear();
   const double fused = memory_of(seqlen, causal, [](const tw_attention& a) { tw::run(a); });
-  const double unfused = memory_of(
-      seqlen, causal, [](const tw_attention& a) { Unfused(a, cpu::machine().threads, false).run(); });
+  const double unfused = memory_of(seqlen, causal, [](const tw_attention& a) {
+    Unfused(a, cpu::machine().threads, Temporaries::separate).run();
+  });
   const double speedup = m[1].seconds / m[0].seconds;
   std::printf("  %-6s %5lld %10s %10s %6.1fx %s %5.0f %% %8s %8s\n", causal ? "causal" : "full",
               static_cast<long long>(seqlen), time_text(m[1].seconds).c_str(),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "cli/unfused_kernels.h"
 #include "core/error.h"
@@ -22,7 +23,7 @@ float default_scale(const tw_attention& a) {
 
 }  // namespace
 
-Unfused::Unfused(const tw_attention& a, int threads, bool keep)
+Unfused::Unfused(const tw_attention& a, int threads, Temporaries temporaries)
     : a_(a),
       threads_(threads),
       B_(a.q.size[0]),
@@ -34,25 +35,53 @@ Unfused::Unfused(const tw_attention& a, int threads, bool keep)
       Dv_(a.v.size[3]),
       scale_(default_scale(a)) {
   if (a.q.dtype != TW_FP32) invalid("--against unfused: runs in fp32; choose --dtype fp32");
-  if (keep) kept_ = Buffer(temporaries(a));
-  keys_ = Buffer(size_t(B_ * a.k.size[2] * D_ * Sk_) * sizeof(float));
-}
-
-size_t Unfused::temporaries(const tw_attention& a) {
-  return 2 * size_t(a.q.size[0] * a.q.size[2] * a.q.size[1] * a.k.size[1]) * sizeof(float);
+  if (temporaries == Temporaries::separate) return;
+  s_ = Buffer(size_t(B_ * H_ * Sq_ * Sk_) * sizeof(float));
+  p_ = Buffer(s_.size());
+  keys_ = Buffer(size_t(B_ * H_ / group_ * D_ * Sk_) * sizeof(float));
 }
 
 void Unfused::run() {
-  const Buffer fresh = kept_.data() ? Buffer() : Buffer(temporaries(a_));
-  auto* s = reinterpret_cast<float*>(kept_.data() ? kept_.data() : fresh.data());
-  float* p = s + B_ * H_ * Sq_ * Sk_;
-  scores(s);
-  softmax(s, p);
-  values(p);
+  if (!s_.data()) return run_separate();
+  auto floats = [](const Buffer& b) { return reinterpret_cast<float*>(b.data()); };
+  transpose_keys(floats(keys_));
+  scores(floats(keys_), floats(s_), scale_);
+  softmax(floats(s_), floats(p_), a_.options.causal);
+  values(floats(p_));
 }
 
-void Unfused::scores(float* s) const {
-  auto* keys = reinterpret_cast<float*>(keys_.data());
+void Unfused::run_separate() {
+  const size_t bytes = size_t(B_ * H_ * Sq_ * Sk_) * sizeof(float);
+  Buffer last;
+  auto step = [&](auto&& f) {
+    Buffer next(bytes);
+    f(reinterpret_cast<const float*>(last.data()), reinterpret_cast<float*>(next.data()));
+    last = std::move(next);
+  };
+  step([&](const float*, float* to) {
+    const Buffer keys(size_t(B_ * H_ / group_ * D_ * Sk_) * sizeof(float));
+    transpose_keys(reinterpret_cast<float*>(keys.data()));
+    scores(reinterpret_cast<const float*>(keys.data()), to, 1);
+  });
+  step([&](const float* s, float* to) { scaled(s, to); });
+  if (a_.options.causal) step([&](const float* s, float* to) { masked(s, to); });
+  step([&](const float* s, float* to) { softmax(s, to, false); });
+  values(reinterpret_cast<const float*>(last.data()));
+}
+
+int64_t Unfused::visible(int64_t i) const { return std::clamp<int64_t>(i + Sk_ - Sq_ + 1, 0, Sk_); }
+
+// f(batch and head, first query, end) for blocks of kRows queries, on all threads.
+template <class F>
+void Unfused::each_rows(F&& f) const {
+  const int64_t blocks = (Sq_ + kRows - 1) / kRows;
+  cpu::parallel(threads_, B_ * H_ * blocks, [&](int, int64_t task) {
+    const int64_t first = task % blocks * kRows;
+    f(task / blocks, first, std::min(first + kRows, Sq_));
+  });
+}
+
+void Unfused::transpose_keys(float* keys) const {
   const int64_t heads_k = H_ / group_;
   cpu::parallel(threads_, B_ * heads_k, [&](int, int64_t task) {
     float* to = keys + task * D_ * Sk_;
@@ -61,32 +90,46 @@ void Unfused::scores(float* s) const {
       for (int64_t d = 0; d < D_; ++d) to[d * Sk_ + j] = from[d];
     }
   });
-  const int64_t blocks = (Sq_ + kRows - 1) / kRows;
-  cpu::parallel(threads_, B_ * H_ * blocks, [&](int, int64_t task) {
-    const int64_t bh = task / blocks, b = bh / H_, h = bh % H_, i = task % blocks * kRows;
-    multiply({std::min(kRows, Sq_ - i), Sk_, D_, data(a_.q, b, i, h), a_.q.stride[1],
-              keys + (b * heads_k + h / group_) * D_ * Sk_, Sk_, s + (bh * Sq_ + i) * Sk_, Sk_, scale_,
-              false});
+}
+
+void Unfused::scores(const float* keys, float* s, float scale) const {
+  each_rows([&](int64_t bh, int64_t first, int64_t end) {
+    const int64_t b = bh / H_, h = bh % H_;
+    multiply({end - first, Sk_, D_, data(a_.q, b, first, h), a_.q.stride[1],
+              keys + (b * (H_ / group_) + h / group_) * D_ * Sk_, Sk_, s + (bh * Sq_ + first) * Sk_, Sk_,
+              scale, false});
   });
 }
 
-void Unfused::softmax(const float* s, float* p) const {
-  const int64_t blocks = (Sq_ + kRows - 1) / kRows;
-  cpu::parallel(threads_, B_ * H_ * blocks, [&](int, int64_t task) {
-    const int64_t bh = task / blocks, first = task % blocks * kRows;
-    for (int64_t i = first; i < std::min(first + kRows, Sq_); ++i)
-      softmax_row(s + (bh * Sq_ + i) * Sk_, p + (bh * Sq_ + i) * Sk_, Sk_,
-                  a_.options.causal ? std::clamp<int64_t>(i + Sk_ - Sq_ + 1, 0, Sk_) : Sk_);
+void Unfused::scaled(const float* s, float* to) const {
+  each_rows([&](int64_t bh, int64_t first, int64_t end) {
+    for (int64_t x = (bh * Sq_ + first) * Sk_; x < (bh * Sq_ + end) * Sk_; ++x) to[x] = s[x] * scale_;
+  });
+}
+
+void Unfused::masked(const float* s, float* to) const {
+  each_rows([&](int64_t bh, int64_t first, int64_t end) {
+    for (int64_t i = first; i < end; ++i) {
+      const int64_t row = (bh * Sq_ + i) * Sk_, seen = visible(i);
+      std::copy_n(s + row, seen, to + row);
+      std::fill_n(to + row + seen, Sk_ - seen, -std::numeric_limits<float>::infinity());
+    }
+  });
+}
+
+void Unfused::softmax(const float* s, float* p, bool causal) const {
+  each_rows([&](int64_t bh, int64_t first, int64_t end) {
+    for (int64_t i = first; i < end; ++i)
+      softmax_row(s + (bh * Sq_ + i) * Sk_, p + (bh * Sq_ + i) * Sk_, Sk_, causal ? visible(i) : Sk_);
   });
 }
 
 void Unfused::values(const float* p) const {
-  const int64_t blocks = (Sq_ + kRows - 1) / kRows;
-  cpu::parallel(threads_, B_ * H_ * blocks, [&](int, int64_t task) {
-    const int64_t bh = task / blocks, b = bh / H_, h = bh % H_, i = task % blocks * kRows;
+  each_rows([&](int64_t bh, int64_t first, int64_t end) {
+    const int64_t b = bh / H_, h = bh % H_;
     for (int64_t j = 0; j < Sk_; j += kDepth)
-      multiply({std::min(kRows, Sq_ - i), Dv_, std::min(kDepth, Sk_ - j), p + (bh * Sq_ + i) * Sk_ + j, Sk_,
-                data(a_.v, b, j, h / group_), a_.v.stride[1], data(a_.out, b, i, h), a_.out.stride[1], 1,
+      multiply({end - first, Dv_, std::min(kDepth, Sk_ - j), p + (bh * Sq_ + first) * Sk_ + j, Sk_,
+                data(a_.v, b, j, h / group_), a_.v.stride[1], data(a_.out, b, first, h), a_.out.stride[1], 1,
                 j > 0});
   });
 }
