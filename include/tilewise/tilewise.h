@@ -40,7 +40,14 @@
 extern "C" {
 #endif
 
-typedef enum tw_status {
+/* In C++ an enumeration holds any int that a caller passes, so that a wrong one is refused, not undefined. */
+#ifdef __cplusplus
+#define TW_ENUM(name) enum name : int
+#else
+#define TW_ENUM(name) enum name
+#endif
+
+typedef TW_ENUM(tw_status) {
   TW_OK = 0,
   TW_INVALID_ARGUMENT = 1, /* a shape, dtype, stride, range or device mistake; nothing was written */
   TW_UNSUPPORTED = 2,      /* a legal problem that no kernel of this build or machine can run */
@@ -50,7 +57,7 @@ typedef enum tw_status {
   TW_INTERNAL = 6          /* a bug of ours */
 } tw_status;
 
-typedef enum tw_dtype {
+typedef TW_ENUM(tw_dtype) {
   TW_DTYPE_NONE = 0, /* an absent tensor */
   TW_FP32 = 1,
   TW_FP16 = 2,
@@ -60,11 +67,11 @@ typedef enum tw_dtype {
   TW_INT64 = 6
 } tw_dtype;
 
-typedef enum tw_device_type { TW_CPU = 1, TW_CUDA = 2 } tw_device_type; /* DLPack's numbers */
+typedef TW_ENUM(tw_device_type) { TW_CPU = 1, TW_CUDA = 2 } tw_device_type; /* DLPack's numbers */
 
-typedef enum tw_pass { TW_FORWARD = 1, TW_BACKWARD = 2 } tw_pass;
+typedef TW_ENUM(tw_pass) { TW_FORWARD = 1, TW_BACKWARD = 2 } tw_pass;
 
-typedef enum tw_alignment {
+typedef TW_ENUM(tw_alignment) {
   TW_BOTTOM_RIGHT = 0, /* the last query is aligned with the last key: query i sees keys j <= i + Sk - Sq */
   TW_TOP_LEFT = 1      /* the first query is aligned with the first key: j <= i */
 } tw_alignment;

@@ -54,6 +54,19 @@ int self_overlap(const tw_tensor& t) {
   return -1;
 }
 
+Extent extent_of(const tw_tensor& t) {
+  if (!t.data) return {};
+  const uintptr_t element = size_of(tw_dtype(t.dtype)), data = reinterpret_cast<uintptr_t>(t.data);
+  uintptr_t below = 0, above = element;
+  for (int i = 0; i < t.ndim; ++i) {
+    if (t.size[i] == 0) return {};
+    if (t.size[i] == 1) continue;
+    const uintptr_t step = uintptr_t(t.stride[i] < 0 ? -t.stride[i] : t.stride[i]) * element;
+    (t.stride[i] < 0 ? below : above) += uintptr_t(t.size[i] - 1) * step;
+  }
+  return {below > data ? 0 : data - below, above > UINTPTR_MAX - data ? UINTPTR_MAX : data + above};
+}
+
 bool may_overlap(const tw_tensor& ta, const tw_tensor& tb) {
   Span a = span_of(ta), b = span_of(tb);
   if (b.first < a.first) std::swap(a, b);

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 #include <tuple>
+#include <type_traits>
 
 #include "core/error.h"
 #include "core/overlap.h"
@@ -52,9 +54,6 @@ void check_tensor(const char* name, const tw_tensor& t) {
   }
   if (t.device_type != 0 && t.device_type != TW_CPU && t.device_type != TW_CUDA)
     invalid(name, ": device_type ", t.device_type, " is unknown; use TW_CPU (1) or TW_CUDA (2)");
-  const size_t bytes = size_of(tw_dtype(t.dtype));
-  if (reinterpret_cast<uintptr_t>(t.data) % bytes)
-    invalid(name, ": address ", t.data, " is not a multiple of the element size, ", bytes, " bytes");
 }
 
 void check_dtype(const char* name, const tw_tensor& t, tw_dtype want, const char* like) {
@@ -79,7 +78,7 @@ void check_writable(const char* name, const tw_tensor& t) {
 }
 
 View view_of(const tw_tensor& t, bool packed) {
-  View v{static_cast<std::byte*>(t.data), tw_dtype(t.dtype), {}};
+  View v{nullptr, tw_dtype(t.dtype), {}};
   const i64* s = t.stride;
   v.stride = packed ? Strides{0, s[0], s[1], s[2]} : Strides{s[0], s[1], s[2], s[3]};
   return v;
@@ -87,13 +86,12 @@ View view_of(const tw_tensor& t, bool packed) {
 
 RowView rows_of(const tw_tensor& t, bool packed) {
   const i64* s = t.stride;
-  auto* data = static_cast<float*>(t.data);
-  return packed ? RowView{data, 0, s[0], s[1], true} : RowView{data, s[0], s[1], s[2], true};
+  return packed ? RowView{nullptr, 0, s[0], s[1], true} : RowView{nullptr, s[0], s[1], s[2], true};
 }
 
 // A tensor broadcastable to (B, H, Sq, Sk): missing leading dimensions and sizes of 1 broadcast.
 ScoreView scores_of(const char* name, const tw_tensor& t, const Problem& p) {
-  ScoreView v{static_cast<std::byte*>(t.data), tw_dtype(t.dtype), {}, {1, 1, 1, 1}};
+  ScoreView v{nullptr, tw_dtype(t.dtype), {}, {1, 1, 1, 1}};
   const i64 want[4] = {p.B, p.H, p.Sq, p.Sk};
   i64 stride[4] = {};
   const int lead = 4 - t.ndim;
@@ -151,7 +149,7 @@ IndexView index_of(const char* name, const tw_tensor& t, i64 n, const char* mean
   if (t.dtype != TW_INT32 && t.dtype != TW_INT64)
     invalid(name, ": dtype ", name_of(tw_dtype(t.dtype)), "; must be int32 or int64");
   check_shape(name, t, {n}, meaning);
-  return {t.data, tw_dtype(t.dtype), t.stride[0]};
+  return {nullptr, tw_dtype(t.dtype), t.stride[0]};
 }
 
 void read_lengths(const tw_attention& a, Problem& p) {
@@ -187,7 +185,6 @@ void read_modifiers(const tw_attention& a, Problem& p) {
       check_shape("alibi_slopes", t, {p.H}, "(H)");
     else
       check_shape("alibi_slopes", t, {p.B, p.H}, "(H) or (B, H)");
-    p.alibi = static_cast<float*>(t.data);
     p.has_alibi = true;
     p.alibi_b = t.ndim == 2 ? t.stride[0] : 0;
     p.alibi_h = t.stride[t.ndim - 1];
@@ -195,7 +192,6 @@ void read_modifiers(const tw_attention& a, Problem& p) {
   if (given(a.sink)) {
     check_dtype("sink", a.sink, TW_FP32, "");
     check_shape("sink", a.sink, {p.H}, "(H)");
-    p.sink = static_cast<float*>(a.sink.data);
     p.has_sink = true;
     p.sink_h = a.sink.stride[0];
   }
@@ -210,7 +206,6 @@ void read_rng_state(const tw_tensor& t, Problem& p) {
         "seed and offset, or its philox_state");
   check_dtype("rng_state", t, TW_INT64, "");
   check_shape("rng_state", t, {3}, "(seed, offset, bits of dropout_p)");
-  p.rng_state = static_cast<i64*>(t.data);
   p.has_rng_state = true;
   p.rng_state_step = t.stride[0];
 }
@@ -237,17 +232,35 @@ void read_options(const tw_options& o, Problem& p) {
   p.window_right = o.window_right;
   if (!(o.dropout_p >= 0 && o.dropout_p < 1)) invalid("dropout_p: ", o.dropout_p, "; must be in [0, 1)");
   p.dropout_p = o.dropout_p;
-  p.seed = o.seed;
-  p.offset = o.offset;
-  p.philox_state = reinterpret_cast<const u64*>(o.philox_state);
   p.deterministic = o.deterministic != 0;
   p.batch_invariant = o.batch_invariant != 0;
   p.check_metadata = o.check_metadata != 0;
   if (o.threads < 0 || o.threads > 4096)
     invalid("threads: ", o.threads, "; must be 1 to 4096, or 0 for all cores");
   p.threads = o.threads;
-  p.algorithm = o.algorithm && *o.algorithm ? o.algorithm : nullptr;
 }
+
+constexpr tw_tensor tw_attention::*kTensors[] = {&tw_attention::q,
+                                                 &tw_attention::k,
+                                                 &tw_attention::v,
+                                                 &tw_attention::out,
+                                                 &tw_attention::lse,
+                                                 &tw_attention::bias,
+                                                 &tw_attention::mask,
+                                                 &tw_attention::alibi_slopes,
+                                                 &tw_attention::sink,
+                                                 &tw_attention::cu_seqlens_q,
+                                                 &tw_attention::cu_seqlens_k,
+                                                 &tw_attention::seqused_q,
+                                                 &tw_attention::seqused_k,
+                                                 &tw_attention::dout,
+                                                 &tw_attention::dlse,
+                                                 &tw_attention::dq,
+                                                 &tw_attention::dk,
+                                                 &tw_attention::dv,
+                                                 &tw_attention::dbias,
+                                                 &tw_attention::dsink,
+                                                 &tw_attention::rng_state};
 
 struct Operand {
   const char* name;
@@ -255,43 +268,45 @@ struct Operand {
   bool output;
 };
 
-std::vector<Operand> operands(const tw_attention& a, tw_pass pass) {
-  const bool backward = pass == TW_BACKWARD;
-  std::vector<Operand> all = {{"q", &a.q, false},
-                              {"k", &a.k, false},
-                              {"v", &a.v, false},
-                              {"out", &a.out, !backward},
-                              {"lse", &a.lse, !backward},
-                              {"bias", &a.bias, false},
-                              {"mask", &a.mask, false},
-                              {"alibi_slopes", &a.alibi_slopes, false},
-                              {"sink", &a.sink, false},
-                              {"cu_seqlens_q", &a.cu_seqlens_q, false},
-                              {"cu_seqlens_k", &a.cu_seqlens_k, false},
-                              {"seqused_q", &a.seqused_q, false},
-                              {"seqused_k", &a.seqused_k, false},
-                              {"rng_state", &a.rng_state, !backward}};
-  if (backward)
-    for (const Operand& o :
-         {Operand{"dout", &a.dout, false}, Operand{"dlse", &a.dlse, false}, Operand{"dq", &a.dq, true},
-          Operand{"dk", &a.dk, true}, Operand{"dv", &a.dv, true}, Operand{"dbias", &a.dbias, true},
-          Operand{"dsink", &a.dsink, true}})
-      all.push_back(o);
-  std::erase_if(all, [](const Operand& o) { return !given(*o.tensor); });
-  return all;
-}
+// What the caller gave of the tensors that a pass uses, q first.
+class Operands {
+ public:
+  Operands(const tw_attention& a, tw_pass pass) {
+    const bool backward = pass == TW_BACKWARD;
+    const auto add = [&](const char* name, const tw_tensor& t, bool output) {
+      if (given(t)) all_[count_++] = {name, &t, output};
+    };
+    add("q", a.q, false), add("k", a.k, false), add("v", a.v, false);
+    add("out", a.out, !backward), add("lse", a.lse, !backward);
+    add("bias", a.bias, false), add("mask", a.mask, false);
+    add("alibi_slopes", a.alibi_slopes, false), add("sink", a.sink, false);
+    add("cu_seqlens_q", a.cu_seqlens_q, false), add("cu_seqlens_k", a.cu_seqlens_k, false);
+    add("seqused_q", a.seqused_q, false), add("seqused_k", a.seqused_k, false);
+    add("rng_state", a.rng_state, !backward);
+    if (!backward) return;
+    add("dout", a.dout, false), add("dlse", a.dlse, false);
+    add("dq", a.dq, true), add("dk", a.dk, true), add("dv", a.dv, true);
+    add("dbias", a.dbias, true), add("dsink", a.dsink, true);
+  }
+  const Operand* begin() const { return all_; }
+  const Operand* end() const { return all_ + count_; }
+
+ private:
+  Operand all_[21];
+  size_t count_ = 0;
+};
 
 void require(const tw_tensor& t, const char* name, tw_pass pass) {
   if (!given(t))
     invalid(name, ": missing; the ", pass == TW_FORWARD ? "forward" : "backward", " pass needs it");
 }
 
-void check_operands(const std::vector<Operand>& all, Problem& p) {
+void check_operands(const Operands& all, Problem& p) {
   for (const Operand& o : all) {
     check_tensor(o.name, *o.tensor);
     if (o.output) check_writable(o.name, *o.tensor);
   }
-  const tw_tensor& q = *all.front().tensor;
+  const tw_tensor& q = *all.begin()->tensor;
   p.device = q.device_type == TW_CUDA ? TW_CUDA : TW_CPU;
   p.device_index = p.device == TW_CUDA ? q.device_index : 0;
   for (const Operand& o : all) {
@@ -304,13 +319,48 @@ void check_operands(const std::vector<Operand>& all, Problem& p) {
               where(p.device == TW_CUDA, p.device_index), "; all tensors must be on one device");
     }
   }
+}
+
+// Data pointers: whole elements, and nobody else's where they are written to.
+void check_memory(const Operands& all) {
   for (const Operand& o : all) {
-    if (!o.output || !o.tensor->data || !elements(*o.tensor)) continue;
+    const size_t bytes = size_of(tw_dtype(o.tensor->dtype));
+    if (reinterpret_cast<uintptr_t>(o.tensor->data) % bytes)
+      invalid(o.name, ": address ", o.tensor->data, " is not a multiple of the element size, ", bytes,
+              " bytes");
+  }
+  Extent extents[21];
+  const auto extent = [&](const Operand& o) -> const Extent& { return extents[&o - all.begin()]; };
+  for (const Operand& o : all) extents[&o - all.begin()] = extent_of(*o.tensor);
+  for (const Operand& o : all) {
+    if (!o.output) continue;
     for (const Operand& other : all)
-      if (&other != &o && other.tensor->data && elements(*other.tensor) &&
-          may_overlap(*o.tensor, *other.tensor))
+      if (&other != &o && extent(o).touches(extent(other)) && may_overlap(*o.tensor, *other.tensor))
         invalid(o.name, ": shares memory with ", other.name, "; give ", o.name, " a buffer of its own");
   }
+}
+
+// What may change from call to call of a plan: memory, and the stream of random numbers.
+void take_memory(const tw_attention& a, Problem& p) {
+  const auto take = [](auto*& data, const tw_tensor& t) {
+    if (given(t)) data = static_cast<std::remove_reference_t<decltype(data)>>(t.data);
+  };
+  take(p.q.data, a.q), take(p.k.data, a.k), take(p.v.data, a.v), take(p.out.data, a.out);
+  take(p.lse.data, a.lse), take(p.bias.data, a.bias), take(p.mask.data, a.mask);
+  take(p.alibi, a.alibi_slopes), take(p.sink, a.sink);
+  take(p.cu_seqlens_q.data, a.cu_seqlens_q), take(p.cu_seqlens_k.data, a.cu_seqlens_k);
+  take(p.seqused_q.data, a.seqused_q), take(p.seqused_k.data, a.seqused_k);
+  take(p.rng_state, a.rng_state);
+  if (p.pass == TW_BACKWARD) {
+    take(p.dout.data, a.dout), take(p.dlse.data, a.dlse);
+    take(p.dq.data, a.dq), take(p.dk.data, a.dk), take(p.dv.data, a.dv);
+    take(p.dbias.data, a.dbias), take(p.dsink, a.dsink);
+  }
+  const tw_options& o = a.options;
+  p.seed = o.seed;
+  p.offset = o.offset;
+  p.philox_state = reinterpret_cast<const u64*>(o.philox_state);
+  p.algorithm = o.algorithm && *o.algorithm ? o.algorithm : nullptr;
 }
 
 void read_gradients(const tw_attention& a, Problem& p, const char* out_meaning) {
@@ -344,7 +394,6 @@ void read_gradients(const tw_attention& a, Problem& p, const char* out_meaning) 
     if (!given(a.sink)) invalid("dsink: given without sink; pass the forward's sink");
     check_dtype("dsink", a.dsink, TW_FP32, "");
     check_shape("dsink", a.dsink, {p.H}, "(H)");
-    p.dsink = static_cast<float*>(a.dsink.data);
     p.has_dsink = true;
     p.dsink_h = a.dsink.stride[0];
   }
@@ -368,7 +417,9 @@ Problem make_problem(const tw_attention& a, tw_pass pass) {
   }
   Problem p;
   p.pass = pass;
-  check_operands(operands(a, pass), p);
+  const Operands all(a, pass);
+  check_operands(all, p);
+  check_memory(all);
   p.dtype = tw_dtype(a.q.dtype);
   if (!is_floating(p.dtype)) invalid("q: dtype ", name_of(p.dtype), "; must be fp32, fp16 or bf16");
   check_dtype("k", a.k, p.dtype, " like q");
@@ -407,11 +458,26 @@ Problem make_problem(const tw_attention& a, tw_pass pass) {
   read_options(a.options, p);
   read_rng_state(a.rng_state, p);
   if (pass == TW_BACKWARD) read_gradients(a, p, out_meaning);
+  take_memory(a, p);
+  return p;
+}
+
+std::optional<Problem> repeated(const Problem& planned, const tw_attention& planned_call,
+                                const tw_attention& now) {
+  // Byte by byte: what differs in padding alone is checked in full.
+  tw_attention same = planned_call;
+  for (tw_tensor tw_attention::*t : kTensors) (same.*t).data = (now.*t).data;
+  same.options.seed = now.options.seed, same.options.offset = now.options.offset;
+  same.options.philox_state = now.options.philox_state, same.options.algorithm = now.options.algorithm;
+  if (std::memcmp(&same, &now, sizeof now) != 0) return std::nullopt;
+  check_memory(Operands(now, planned.pass));
+  Problem p = planned;
+  take_memory(now, p);
   return p;
 }
 
 void require_data(const tw_attention& a, tw_pass pass) {
-  for (const Operand& o : operands(a, pass))
+  for (const Operand& o : Operands(a, pass))
     if (!o.tensor->data && elements(*o.tensor))
       invalid(o.name, ": data is NULL for shape ", shape_of(*o.tensor),
               "; a plan may be made without data, a run needs it");

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/dtype.h"
@@ -121,6 +122,12 @@ struct Problem {
 
 // Reads, checks and normalises. Throws Error(TW_INVALID_ARGUMENT) with the sentence for the user.
 Problem make_problem(const tw_attention& a, tw_pass pass);
+
+// The planned problem in the memory of `now`, where that is the call that the plan was made for but for data
+// pointers, the random numbers' stream and the algorithm's name: only these need checking then. None where
+// anything else differs.
+std::optional<Problem> repeated(const Problem& planned, const tw_attention& planned_call,
+                                const tw_attention& now);
 
 // Refuses a missing data pointer: a plan may be made without data, a run needs it.
 void require_data(const tw_attention& a, tw_pass pass);

@@ -74,6 +74,22 @@ TEST(Overlap, NeverMissesSelfCollision) {
   }
 }
 
+TEST(Overlap, ExtentsAreTheOutermostBytes) {
+  std::mt19937 random(3);
+  for (int trial = 0; trial < 2000; ++trial) {
+    const View4 a = random_view(random);
+    const auto bytes = a.bytes();
+    const Extent e = extent_of(a.t);
+    ASSERT_EQ(e.first, *bytes.begin());
+    ASSERT_EQ(e.end, *bytes.rbegin() + 1);
+  }
+  View4 empty = view(TW_FP32, 0, {2, 0, 4}, {0, INT64_MIN, 1});
+  EXPECT_FALSE(extent_of(empty.t).touches(extent_of(view(TW_FP32, 0, {8}, {1}).t)));
+  empty.t.size[1] = 1;
+  EXPECT_TRUE(extent_of(empty.t).touches(extent_of(view(TW_FP32, 3, {8}, {1}).t)));
+  EXPECT_FALSE(extent_of(empty.t).touches(extent_of(view(TW_FP32, 4, {8}, {1}).t)));
+}
+
 TEST(Overlap, SlicesOfAPackedProjectionAreApart) {
   // qkv (B 2, S 5, 3, H 4, D 8), seen as (B, S, H * D)
   const View4 q = view(TW_BF16, 0, {2, 5, 32}, {480, 96, 1}), k = view(TW_BF16, 32, {2, 5, 32}, {480, 96, 1}),

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "core/error.h"
+#include "core/problem.h"
 #include "support/case.h"
 
 namespace tilewise::test {
@@ -177,12 +179,65 @@ TEST_P(Refusal, SaysWhatWouldWork) {
 INSTANTIATE_TEST_SUITE_P(Problem, Refusal, testing::ValuesIn(kMistakes),
                          [](const auto& mistake) { return std::string(mistake.param.name); });
 
-// 3: the largest value that C++ lets the enumeration hold.
 TEST(ProblemMessages, UnknownPass) {
   Attention x(parse_case(kForward));
   size_t bytes = 0;
-  EXPECT_EQ(tw_attention_workspace(&x.a, tw_pass(3), &bytes), TW_INVALID_ARGUMENT);
-  EXPECT_NE(std::string(tw_last_error()).find("3"), std::string::npos);
+  EXPECT_EQ(tw_attention_workspace(&x.a, tw_pass(7), &bytes), TW_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(tw_last_error()).find("7"), std::string::npos);
+}
+
+// A plan's next call: memory and random numbers may be others, and only they.
+TEST(RepeatedCall, TakesOverMemoryAlone) {
+  for (const char* line : {kForward, kBackward, kPacked}) {
+    const Case c = parse_case(line);
+    const tw_pass pass = c.backward ? TW_BACKWARD : TW_FORWARD;
+    Attention x(c), y(c);
+    y.a.options.seed = 5, y.a.options.offset = 6;
+    y.a.options.algorithm = "scalar";
+    const Problem planned = make_problem(x.a, pass);
+    const std::optional<Problem> p = repeated(planned, x.a, y.a);
+    ASSERT_TRUE(p) << line;
+    const Problem in_full = make_problem(y.a, pass);
+    check_same(in_full, *p);
+    const auto memory = [](const Problem& m) {
+      return std::tuple(m.q.data, m.k.data, m.v.data, m.out.data, m.lse.data, m.bias.data, m.sink,
+                        m.cu_seqlens_q.data, m.cu_seqlens_k.data, m.dout.data, m.dlse.data, m.dq.data,
+                        m.dk.data, m.dv.data, m.dsink, m.seed, m.offset, std::string(m.algorithm));
+    };
+    EXPECT_TRUE(memory(*p) == memory(in_full)) << line;
+  }
+}
+
+TEST(RepeatedCall, AnythingElseIsCheckedInFull) {
+  Attention x(parse_case(kForward));
+  const Problem planned = make_problem(x.a, TW_FORWARD);
+  for (void (*change)(tw_attention&) :
+       {+[](tw_attention& a) { a.q.stride[1] += 8; }, +[](tw_attention& a) { a.options.causal = 1; },
+        +[](tw_attention& a) { a.lse = {}; }, +[](tw_attention& a) { a.options.scale = 2; },
+        +[](tw_attention& a) { a.k.device_type = TW_CUDA; }}) {
+    tw_attention changed = x.a;
+    change(changed);
+    EXPECT_FALSE(repeated(planned, x.a, changed));
+  }
+}
+
+TEST(RepeatedCall, MemoryIsChecked) {
+  Attention x(parse_case(kForward));
+  const Problem planned = make_problem(x.a, TW_FORWARD);
+  const auto refusal = [&](const tw_attention& a) {
+    try {
+      repeated(planned, x.a, a);
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  tw_attention a = x.a;
+  a.out.data = a.q.data;
+  EXPECT_NE(refusal(a).find("out: shares memory with q"), std::string::npos) << refusal(a);
+  a = x.a;
+  a.v.data = static_cast<char*>(a.v.data) + 2;
+  EXPECT_NE(refusal(a).find("v: address"), std::string::npos) << refusal(a);
 }
 
 // The forward writes down what it drew; a backward that would draw something else is refused before it
