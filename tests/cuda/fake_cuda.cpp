@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <set>
 #include <sstream>
 
 #include "cuda/driver/abi.h"
@@ -18,6 +19,7 @@ struct Context {
 
 std::mutex mutex;
 std::vector<fake_cuda::Launch> launches;
+std::set<std::string> calls;
 std::map<CUdeviceptr, std::pair<size_t, int>> allocations;  // address -> bytes, device
 size_t argument_bytes = 0;
 std::string failing = std::getenv("FAKE_CUDA_FAIL") ? std::getenv("FAKE_CUDA_FAIL") : "";
@@ -38,6 +40,10 @@ Context* primary(int device) {
 }
 
 int fails(const char* symbol) {
+  {
+    const std::lock_guard lock(mutex);
+    calls.insert(symbol);
+  }
   const size_t at = failing.find('=');
   return at != std::string::npos && failing.substr(0, at) == symbol ? std::atoi(failing.c_str() + at + 1) : 0;
 }
@@ -50,6 +56,7 @@ int fails(const char* symbol) {
 extern "C" {
 
 std::vector<fake_cuda::Launch>* fake_cuda_launches() { return &launches; }
+std::set<std::string>* fake_cuda_calls() { return &calls; }
 void fake_cuda_argument_bytes(size_t bytes) { argument_bytes = bytes; }
 void fake_cuda_fail(const char* what) { failing = what; }
 
@@ -186,16 +193,19 @@ int cuMemAlloc_v2(CUdeviceptr* pointer, size_t bytes) {
   return 0;
 }
 int cuMemFree_v2(CUdeviceptr pointer) {
+  FAIL_IF_TOLD;
   const std::lock_guard lock(mutex);
   allocations.erase(pointer);
   std::free(reinterpret_cast<void*>(pointer));
   return 0;
 }
 int cuMemcpyHtoD_v2(CUdeviceptr to, const void* from, size_t bytes) {
+  FAIL_IF_TOLD;
   std::memcpy(reinterpret_cast<void*>(to), from, bytes);
   return 0;
 }
 int cuMemcpyDtoH_v2(void* to, CUdeviceptr from, size_t bytes) {
+  FAIL_IF_TOLD;
   std::memcpy(to, reinterpret_cast<void*>(from), bytes);
   return 0;
 }
@@ -213,7 +223,10 @@ int cuEventCreate(void** event, unsigned) {
   return 0;
 }
 int cuEventRecord(void*, void*) { return 0; }
-int cuEventSynchronize(void*) { return 0; }
+int cuEventSynchronize(void*) {
+  FAIL_IF_TOLD;
+  return 0;
+}
 int cuEventElapsedTime(float* milliseconds, void*, void*) {
   *milliseconds = 1;
   return 0;

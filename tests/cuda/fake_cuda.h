@@ -21,6 +21,7 @@ struct Launch {
 
 // Exported by the library with C linkage:
 //   fake_cuda_launches()   std::vector<Launch>*, what was launched so far
+//   fake_cuda_calls()      std::set<std::string>*, the functions called so far that could fail
 //   fake_cuda_argument_bytes(size_t)   how much of the first argument of the launches to come is kept
 //   fake_cuda_fail(const char*)        as FAKE_CUDA_FAIL; "" = nothing fails
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -139,6 +140,100 @@ TEST(Launch, HopperTakesWgmmaAndSaysWhyNotWhenItCannot) {
   EXPECT_TRUE(says(ampere,
                    "TW_UNSUPPORTED no CUDA kernel for this problem (wgmma: needs the wgmma instructions of "
                    "sm_90; this is sm_80"));
+}
+
+// Views of one buffer in which nothing is read: for what does not depend on values.
+struct Views {
+  explicit Views(int device) : ordinal(device) {}
+  tw_tensor tensor(tw_dtype dtype, std::vector<int64_t> size) {
+    tw_tensor t{};
+    t.dtype = dtype, t.ndim = int(size.size()), t.device_type = TW_CUDA, t.device_index = ordinal;
+    int64_t elements = 1;
+    for (int i = t.ndim - 1; i >= 0; --i)
+      t.size[i] = size[size_t(i)], t.stride[i] = elements, elements *= size[size_t(i)];
+    buffers.emplace_back(ordinal, size_t(elements) * 4);
+    t.data = buffers.back().data();
+    return t;
+  }
+  tw_attention attention(int64_t B, int64_t S, int64_t H, int64_t D) {
+    tw_attention a;
+    tw_attention_init(&a, sizeof a);
+    for (tw_tensor* t : {&a.q, &a.k, &a.v, &a.out, &a.dout, &a.dq, &a.dk, &a.dv})
+      *t = tensor(TW_BF16, {B, S, H, D});
+    a.lse = tensor(TW_FP32, {B, H, S});
+    return a;
+  }
+  int ordinal;
+  std::vector<DeviceBuffer> buffers;
+};
+
+const std::pair<const char*, std::vector<tw_pass>> kPasses[] = {{"wgmma", {TW_FORWARD}},
+                                                                {"fa2", {TW_FORWARD, TW_BACKWARD}},
+                                                                {"fa1", {TW_FORWARD, TW_BACKWARD}},
+                                                                {"unfused", {TW_FORWARD, TW_BACKWARD}}};
+const Environment kHopper = with({{"FAKE_CUDA_DEVICES", "90"}});
+
+TEST(Launch, C07_GridsHoldManySequencesBatchesAndHeads) {
+  const std::string said = in_fresh_process(kHopper, [] {
+    Views views(0);
+    constexpr int64_t kMany = 70000;
+    tw_attention packed = views.attention(1, kMany, 1, 16);
+    for (tw_tensor* t : {&packed.q, &packed.k, &packed.v, &packed.out, &packed.dout, &packed.dq, &packed.dk,
+                         &packed.dv, &packed.lse})
+      for (int i = 0; i < t->ndim; ++i)
+        if (i + 1 < t->ndim)
+          t->size[i] = t->size[i + 1], t->stride[i] = t->stride[i + 1];
+        else
+          --t->ndim;
+    packed.cu_seqlens_q = packed.cu_seqlens_k = views.tensor(TW_INT32, {kMany + 1});
+    packed.max_seqlen_q = packed.max_seqlen_k = 1;
+    std::string wrong;
+    int ran = 0;
+    for (tw_attention a : {views.attention(kMany, 1, 1, 16), views.attention(1, 1, kMany, 16), packed})
+      for (const auto& [algorithm, passes] : kPasses)
+        for (tw_pass pass : passes) {
+          a.options.algorithm = algorithm;
+          size_t bytes = 0;
+          if (tw_attention_workspace(&a, pass, &bytes) == TW_UNSUPPORTED) continue;  // baselines, packed
+          const DeviceBuffer workspace(0, bytes);
+          if (tw_attention_run(&a, pass, workspace.data(), bytes, nullptr) != TW_OK) wrong += tw_last_error();
+          ++ran;
+        }
+    for (const fake_cuda::Launch& l : launches())
+      if (!l.grid[0] || l.grid[0] > INT32_MAX || !l.grid[1] || l.grid[1] > 65535 || !l.grid[2] ||
+          l.grid[2] > 65535)
+        wrong += cat(l.kernel, " with a grid of ", l.grid[0], " x ", l.grid[1], " x ", l.grid[2], "; ");
+    return cat(ran, " runs. ", wrong);
+  });
+  EXPECT_EQ(said, "17 runs. ");
+}
+
+// A call of a prepared plan may be captured: it launches, and at most clears memory on the stream.
+TEST(Launch, C35_APreparedCallAllocatesAndWaitsForNothing) {
+  const std::string said = in_fresh_process(kHopper, [] {
+    Views views(0);
+    tw_attention a = views.attention(2, 100, 4, 64);
+    std::string called;
+    for (const auto& [algorithm, passes] : kPasses)
+      for (tw_pass pass : passes) {
+        a.options.algorithm = algorithm;
+        tw_plan* plan = nullptr;
+        if (tw_plan_create(&a, pass, &plan) != TW_OK || tw_plan_prepare(plan) != TW_OK)
+          return std::string(tw_last_error());
+        const DeviceBuffer workspace(0, tw_plan_workspace(plan));
+        auto& calls = *exported<std::set<std::string>*()>("fake_cuda_calls")();
+        calls.clear();
+        if (tw_plan_execute(plan, &a, workspace.data(), workspace.bytes(), nullptr) != TW_OK)
+          return std::string(tw_last_error());
+        for (const std::string& call : calls)
+          if (call != "cuLaunchKernelEx" && call != "cuTensorMapEncodeTiled" && call != "cuMemsetD8Async")
+            called += cat(algorithm, " calls ", call, "; ");
+        if (!calls.count("cuLaunchKernelEx")) called += "nothing launched; ";
+        tw_plan_destroy(plan);
+      }
+    return called;
+  });
+  EXPECT_EQ(said, "");
 }
 
 TEST(Launch, PointersLessAlignedThanPlannedAreRefused) {
