@@ -43,3 +43,14 @@ def test_bench_table_names_the_peak(tool):
     text = tool.good(*CELL, "--seqlen", "4096", "--dim", "128", "--dtype", "bf16", **FAKE, FAKE_CUDA_DEVICES="90")
     assert "TFLOP/s" in text and "host" in text and "%" in text
     assert text.strip().split("\n")[-1].startswith("peak: wgmma m64n256k16 bf16 from shared memory, ")
+
+
+def test_check_runs_every_family_and_notices_kernels_that_do_nothing(tool):
+    result = tool("check", "--device", "cuda", **FAKE, FAKE_CUDA_DEVICES="90")
+    lines = result.stdout.split("\n")
+    for family, passes in [("wgmma", ["forward"]), ("fa2", ["forward", "backward"]), ("fa1", ["forward", "backward"]),
+                           ("unfused", ["forward", "backward"])]:
+        for name in passes:
+            [line] = [x for x in lines if x.split()[:2] == [family, name]]
+            assert " 0 right, " in line and ", 0 wrong" not in line.split(";")[0]
+    assert result.returncode == 1 and "NOT right" in result.stdout and "not run" not in result.stdout
