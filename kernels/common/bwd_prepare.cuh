@@ -2,7 +2,7 @@
 // of every head:
 //   delta = sum_c dO * O - dlse      (so that dS = P (dP - delta) carries the gradient of lse too)
 //   lse_log2 = lse * log2 e          (+inf for rows that see nothing and for padding rows: their P is then
-//   exactly 0)
+//   exactly 0; fp32: lse as it is, see bwd_scores.cuh)
 // and zeros in the fp32 accumulator of dQ. A thread block takes kPrepareRows workspace rows of one head
 // (backward_layout.h); kLanes neighbouring lanes share a row, each 8 columns at a time. reduce_sink: dsink[h]
 // = -sum over rows of exp(sink - lse) * delta, one thread block a head, always in the same order.
@@ -96,7 +96,7 @@ bwd_prepare(const TILEWISE_GRID_CONSTANT AttentionParams p) {
         const i64 s = seq.q_row + i;
         const float natural = ptx::load_global(p.lse + b * p.lse_b + h * p.lse_h + s * p.lse_s);
         if (natural != -kInfinity) {
-          lse = natural * kLog2OfE;
+          lse = C.element == Element::fp32 ? natural : natural * kLog2OfE;
           if (p.dlse) delta -= ptx::load_global(p.dlse + b * p.dlse_b + h * p.dlse_h + s * p.dlse_s);
         }
       }
@@ -112,7 +112,7 @@ reduce_sink(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   const int thread = int(ptx::thread_index());
   const i32 h = i32(ptx::block_index_x());
   const i64 rows = workspace_rows(p);
-  const float sink = ptx::load_global(p.sink + h * p.sink_h) * kLog2OfE;
+  const float sink = ptx::load_global(p.sink + h * p.sink_h);
   float sum = 0.0f;
 #pragma unroll 1
   for (i32 b = 0; b < p.B; ++b) {
@@ -120,8 +120,10 @@ reduce_sink(const TILEWISE_GRID_CONSTANT AttentionParams p) {
     const i64 at = h * rows + workspace_row(p.cu_seqlens_q != nullptr, b, p.Sq, seq.q_row);
 #pragma unroll 1
     for (i32 i = thread; i < seq.sq; i += kSinkThreads) {
-      const float lse = ptx::load_global(p.lse_log2 + at + i), delta = ptx::load_global(p.delta + at + i);
-      sum -= ptx::ex2(sink - lse) * delta;
+      // In natural units: the rounding of a large one times log2 e would show.
+      const float lse = ptx::load_global(p.lse + b * p.lse_b + h * p.lse_h + (seq.q_row + i) * p.lse_s);
+      if (lse == -__builtin_bit_cast(float, 0x7F800000u)) continue;  // a sink of -inf, and no key
+      sum -= ptx::ex2((sink - lse) * kLog2OfE) * ptx::load_global(p.delta + at + i);
     }
   }
 #pragma unroll

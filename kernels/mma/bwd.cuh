@@ -232,15 +232,9 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
 #pragma unroll
             for (int r = 0; r < 4; ++r) {
               float& s = s_frag[mt][nt][r];
-              const float minus_lse = -ptx::float_of(lse.w[r & 1]);
-              if constexpr (Scores<C>::kPlain) {
-                s = ptx::ex2(ptx::fma(s, scores.scale_log2, minus_lse));
-              } else {
-                float slope;
-                s = scores.value(s, query(nt, r), key(mt, r), slope);
-                if constexpr (C.softcap) derivative[mt][nt][r] = slope;
-                s = ptx::ex2(s + minus_lse);
-              }
+              float slope;
+              s = scores.probability(s, query(nt, r), key(mt, r), ptx::float_of(lse.w[r & 1]), slope);
+              if constexpr (C.softcap) derivative[mt][nt][r] = slope;
             }
         }
         if constexpr (Shape::kEarlyP) hide(s_frag, group), leave(s_frag, group);

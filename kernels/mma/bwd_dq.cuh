@@ -127,14 +127,9 @@ backward_dq(const TILEWISE_GRID_CONSTANT AttentionParams p) {
 #pragma unroll
       for (int r = 0; r < 4; ++r) {
         float& s = s_frag[0][nt][r];
-        if constexpr (Scores<C>::kPlain) {
-          s = ptx::ex2(ptx::fma(s, scores.scale_log2, -lse[r >> 1]));
-        } else {
-          float slope;
-          s = scores.value(s, i + (r >> 1) * 8, j + nt * 8 + (r & 1), slope);
-          if constexpr (C.softcap) derivative[nt][r] = slope;
-          s = ptx::ex2(s - lse[r >> 1]);
-        }
+        float slope;
+        s = scores.probability(s, i + (r >> 1) * 8, j + nt * 8 + (r & 1), lse[r >> 1], slope);
+        if constexpr (C.softcap) derivative[nt][r] = slope;
       }
 
     // (3) dP = dO_i V_j^T   [16 of Br, Bc] fp32
@@ -164,7 +159,7 @@ backward_dq(const TILEWISE_GRID_CONSTANT AttentionParams p) {
     if (!scores.complete(i0, C.Br, j0, C.Bc)) scores.hide_row(dp_frag[0], i, j);
 
     // (5) dQ_i += dS K_j   [16 of Br, d] fp32
-    tile::multiply_add<M, C.Bc>(
+    tile::multiply_add<M, C.Bc, true>(
         dq_acc, [&](int, int k) { return M::a_of_row(dp_frag[0], k); },
         [&](int nt, int k) { return M::b_across_row(k_smem, lane.lane, nt * 16, k); });
 

@@ -65,11 +65,11 @@ struct RowGradient {
     const Matrix q = matrix(p.q, p.q_stride, seq.q_row, h, p.D),
                  k = matrix(p.k, p.k_stride, seq.k_row, hk, p.D);
     float slope;
-    const float score = scores.value(dot(q, i, k, j), i, j, slope);
-    if (score == -__builtin_bit_cast(float, 0x7F800000u)) return false;
+    const float qk = dot(q, i, k, j);
+    if (scores.value(qk, i, j, slope) == -__builtin_bit_cast(float, 0x7F800000u)) return false;
     const i64 at =
         h * workspace_rows(p) + workspace_row(p.cu_seqlens_q != nullptr, seq.b, p.Sq, seq.q_row) + i;
-    const float probability = ptx::ex2(score - ptx::load_global(p.lse_log2 + at));
+    const float probability = scores.probability(qk, i, j, ptx::load_global(p.lse_log2 + at), slope);
     float keep = 1.0f;
     if constexpr (C.dropout)
       keep = dropout_bits(scores.key, u32(seq.b), u32(h), u32(i), u32(j)) >= p.dropout_threshold ? p.inv_keep

@@ -1,13 +1,15 @@
 // What lies between q . k and the probabilities, for the backward: scores of S^T fragments (rows = keys,
-// columns = queries) in log2 units, the derivative of the softcap, visibility and dropout as one bit per
+// columns = queries), the derivative of the softcap, visibility and dropout as one bit per
 // element of a fragment.
 #pragma once
 
 #include "../ptx/math.h"
 #include "../ptx/warp.h"
 #include "../shared/philox.h"
+#include "../tile/fragment.h"
 #include "../tile/operand.h"
 #include "../tile/sequence.h"
+#include "../tile/softcap.h"
 
 namespace tilewise::mma {
 
@@ -37,15 +39,25 @@ struct Bits {
 template <Config C>
 struct Scores {
   static constexpr bool kPlain = !C.softcap && !C.alibi && !C.bias;  // the score is scale * q . k
+  // The same numbers as the forward's (tile/score.h): its lse is a sum of these.
+  static constexpr bool kPrecise = C.element == Element::fp32;
+  static constexpr float kUnit = kPrecise ? 1.0f : kLog2e;
 
   const AttentionParams& p;
   Band<i32> band;
   i32 b, h;
-  float scale_log2, slope;
+  float scale_log2;  // of q . k to log2 units; softcap: to the tanh's argument; other scores: to kUnit
+  float slope;
   DropoutKey key;
 
   TILEWISE_INLINE Scores(const AttentionParams& params, const Band<i32>& its_band, i32 batch)
-      : p(params), band(its_band), b(batch), h(0), scale_log2(params.scale * kLog2e), slope(0.0f), key{0, 0} {
+      : p(params),
+        band(its_band),
+        b(batch),
+        h(0),
+        scale_log2(C.softcap ? params.scale / params.softcap : params.scale * (kPlain ? kLog2e : kUnit)),
+        slope(0.0f),
+        key{0, 0} {
     if constexpr (C.dropout) {
       const u64 seed = p.philox_state ? ptx::load_global(p.philox_state) : p.seed;
       const u64 offset = p.philox_state ? ptx::load_global(p.philox_state + 1) : p.offset;
@@ -121,33 +133,36 @@ struct Scores {
     }
   }
 
-  // The score in log2 units, and d score / d (scale q . k). Rows and keys past the end read the bias of the
-  // last one.
+  // P of a score, and d score / d (scale q . k). Rows and keys past the end read the bias of the last one.
+  // lse: in log2 units; for fp32 natural, because of a large one times log2 e the rounding would show.
+  TILEWISE_INLINE float probability(float qk, i32 i, i32 j, float lse, float& derivative) const {
+    const float s = value(qk, i, j, derivative);
+    if constexpr (kPrecise) return ptx::ex2((kPlain ? ptx::fma(s, p.scale, -lse) : s - lse) * kLog2e);
+    return ptx::ex2(kPlain ? ptx::fma(s, scale_log2, -lse) : s - lse);
+  }
+
+  // The score: raw, or times kUnit.
   TILEWISE_INLINE float value(float qk, i32 i, i32 j, float& derivative) const {
-    float s = qk * p.scale;
     derivative = 1.0f;
+    if constexpr (kPlain) return qk;
+    float s = qk * scale_log2;
     if constexpr (C.softcap) {
-      // tanh x = 1 - 2 / (e^2x + 1)
-      const float t = 1.0f - 2.0f * ptx::rcp(ptx::ex2(s / p.softcap * (2.0f * kLog2e)) + 1.0f);
-      s = p.softcap * t;
-      derivative = 1.0f - t * t;
-    }
-    if constexpr (C.alibi) {
-      const i32 x = i + band.sk - band.sq - j;
-      s -= slope * float(x < 0 ? -x : x);
+      const Tanh t = tanh_of<kPrecise>(s);
+      s = p.softcap * kUnit * t.value;
+      derivative = t.slope;
     }
     if constexpr (C.bias) {
       const ScoreStrides& t = p.bias_stride;
       const i32 row = i < band.sq ? i : band.sq - 1, column = j < band.sk ? j : band.sk - 1;
-      const i64 at = b * t.b + h * t.h + row * t.i + column * t.j;
-      if (p.bias_element == i32(Element::fp32)) {
-        s += ptx::load_global(static_cast<const float*>(p.bias) + at);
-      } else {
-        const u32 x = ptx::load_global(static_cast<const unsigned short*>(p.bias) + at);
-        s += p.bias_element == i32(Element::bf16) ? ptx::bf16_low(x) : ptx::cvt_f32_f16(x);
-      }
+      s = ptx::fma(
+          load_element(p.bias, b * t.b + h * t.h + row * t.i + column * t.j, Element(p.bias_element)), kUnit,
+          s);
     }
-    return s * kLog2e;
+    if constexpr (C.alibi) {
+      const float distance = float(i + band.sk - band.sq - j);
+      s = ptx::fma(-slope * kUnit, distance < 0 ? -distance : distance, s);
+    }
+    return s;
   }
 
   TILEWISE_INLINE void add_dbias(i64 i, i64 j, float ds) const {

@@ -175,7 +175,7 @@ forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   for (int m = 0; m < kTiles; ++m)
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const auto row = softmax.finish(m, r, score.multiplier, sink);
+      const auto row = softmax.finish(m, r, score, sink);
       const float factor = c.dropout ? row.factor * p.inv_keep : row.factor;
 #pragma unroll
       for (int n = 0; n < c.dv / 8; ++n)

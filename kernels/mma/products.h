@@ -9,6 +9,7 @@
 
 #include "../ptx/ldmatrix.h"
 #include "../tile/smem_tile.h"
+#include "../tile/tf32.h"
 
 namespace tilewise::mma {
 
@@ -101,17 +102,6 @@ struct Products {
   }
 };
 
-struct Split {  // x = big + small up to 2^-22 of x, both TF32
-  u32 big, small;
-};
-
-TILEWISE_INLINE Split split(float x) {
-  const u32 big = ptx::bits_of(x) & 0xFFFFE000u;  // cvt.tf32 would round, at an eighth of the rate
-  // The instruction cuts `small` off, so half of its last place is added; infinity - infinity is no rest.
-  const u32 small = ptx::bits_of(x - ptx::float_of(big)) + 0x1000u;
-  return {big, x == ptx::float_of(big) ? 0u : small};
-}
-
 template <int d, int dv, int Br, int Bc, int tiles, bool query_in_registers>
 struct Products<Element::fp32, d, dv, Br, Bc, tiles, query_in_registers> {
   static constexpr int kTiles = tiles;
@@ -155,7 +145,7 @@ struct Products<Element::fp32, d, dv, Br, Bc, tiles, query_in_registers> {
           const ptx::Vec2 x = ptx::ld_shared_v2(pair_address<K>(k_smem, u32(8 * n) + g, k0 + k, q));
           const Split b0 = split(ptx::float_of(x.w[0])), b1 = split(ptx::float_of(x.w[1]));
 #pragma unroll
-          for (int m = 0; m < tiles; ++m) multiply(part[m], cross[m], a[m][k], b0, b1);
+          for (int m = 0; m < tiles; ++m) multiply_split(part[m], cross[m], a[m][k], b0, b1);
         }
 #pragma unroll
         for (int m = 0; m < tiles; ++m)
@@ -189,7 +179,7 @@ struct Products<Element::fp32, d, dv, Br, Bc, tiles, query_in_registers> {
           const Split b0 = split(ptx::float_of(ptx::ld_shared(word_address(v_smem, row, column))));
           const Split b1 = split(ptx::float_of(ptx::ld_shared(word_address(v_smem, row + 1, column))));
 #pragma unroll
-          for (int m = 0; m < tiles; ++m) multiply(part[m], cross[m], a[m][k], b0, b1);
+          for (int m = 0; m < tiles; ++m) multiply_split(part[m], cross[m], a[m][k], b0, b1);
         }
 #pragma unroll
         for (int m = 0; m < tiles; ++m)
@@ -200,15 +190,6 @@ struct Products<Element::fp32, d, dv, Br, Bc, tiles, query_in_registers> {
   }
 
  private:
-  static TILEWISE_INLINE void multiply(float (&part)[4], float (&cross)[4], const Split (&a)[4], Split b0,
-                                       Split b1) {
-    const u32 big[4] = {a[0].big, a[1].big, a[2].big, a[3].big};
-    const u32 small[4] = {a[0].small, a[1].small, a[2].small, a[3].small};
-    ptx::mma_tf32(cross, small, b0.big, b1.big);
-    ptx::mma_tf32(cross, big, b0.small, b1.small);
-    ptx::mma_tf32(part, big, b0.big, b1.big);
-  }
-
   template <class Tile>
   static TILEWISE_INLINE u32 pair_address(u32 tile, u32 row, int k, u32 q) {
     return tile + Tile::offset(row, u32(2 * k) + q / 2) + q % 2 * 8;

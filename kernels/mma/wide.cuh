@@ -60,15 +60,32 @@ TILEWISE_INLINE void wide_product(WideSmem<C>& smem, float (&s)[1][kWideRows / 8
   ptx::sync_threads();  // the pieces may be overwritten
 }
 
-// C += X Y: X [16, 64] a warp's accumulators, Y 64 rows of a tile of columns.
+// C += X Y: X [16, 64] a warp's accumulators, Y 64 rows of a tile of columns. fp32: X goes through the shared
+// memory of the pieces, so that depth is a loop; as constants in registers it takes NVRTC seconds.
 template <Config C>
-TILEWISE_INLINE void wide_add(float (&c)[1][C.dv / 8][4], const float (&x)[1][kWideRows / 8][4],
-                              const typename WideSmem<C>::Columns& y) {
+TILEWISE_INLINE void wide_add(WideSmem<C>& smem, float (&c)[1][C.dv / 8][4],
+                              const float (&x)[1][kWideRows / 8][4], const typename WideSmem<C>::Columns& y) {
   using M = tile::Mma<C.element>;
-  const int lane = int(ptx::thread_index() % 32);
-  tile::multiply_add<M, kWideRows>(
-      c, [&](int, int k) { return M::a_of_row(x[0], k); },
-      [&](int nt, int k) { return M::b_across_row(y, lane, nt * 16, k); });
+  const tile::Lane lane = tile::lane_of(int(ptx::thread_index()));
+  if constexpr (C.element != Element::fp32) {
+    tile::multiply_add<M, kWideRows>(
+        c, [&](int, int k) { return M::a_of_row(x[0], k); },
+        [&](int nt, int k) { return M::b_across(y, lane.lane, nt * 16, k); });
+  } else {
+    using Scores = tile::SmemTile<Element::fp32, kWideRows, kWideRows>;
+    static_assert(Scores::kBytes <= sizeof(smem.a));
+    const Scores x_smem{ptx::shared_address(smem.a[0])};
+    const int row = int(lane.warp) * 16;  // the warp's own rows
+    tile::for_blocks<1, kWideRows / 8>([&](int, int nt) {
+      M::store_pair(x_smem, row + lane.g, nt * 8 + 2 * lane.q, x[0][nt][0], x[0][nt][1]);
+      M::store_pair(x_smem, row + lane.g + 8, nt * 8 + 2 * lane.q, x[0][nt][2], x[0][nt][3]);
+    });
+    ptx::sync_warp();
+    tile::multiply_add<M, kWideRows>(
+        c, [&](int, int k) { return M::a_along(x_smem, lane.lane, row, k); },
+        [&](int nt, int k) { return M::b_across(y, lane.lane, nt * 16, k); });
+    ptx::sync_threads();  // the pieces may be overwritten
+  }
 }
 
 }  // namespace tilewise::mma

@@ -87,9 +87,9 @@ wide_dkv(const TILEWISE_GRID_CONSTANT AttentionParams p) {
 #pragma unroll
           for (int r = e; r < 4; r += 2) {
             float slope;
-            const float score = scores.value(p_frag[0][nt][r], i + nt * 8 + e, j + (r >> 1) * 8, slope);
+            p_frag[0][nt][r] =
+                scores.probability(p_frag[0][nt][r], i + nt * 8 + e, j + (r >> 1) * 8, lse, slope);
             if constexpr (C.softcap) derivative[nt][r] = slope;
-            p_frag[0][nt][r] = ptx::ex2(score - lse);
           }
         }
       if (!complete) scores.template hide<NT>(p_frag, 0, i, j);
@@ -98,9 +98,9 @@ wide_dkv(const TILEWISE_GRID_CONSTANT AttentionParams p) {
         tile::for_elements<1, NT>([&](int, int nt, int r) {
           kept[0][nt][r] = keep.get(0, nt, r) ? p_frag[0][nt][r] * p.inv_keep : 0.0f;
         });
-        wide_add<C>(dv_acc, kept, do_smem);
+        wide_add<C>(smem, dv_acc, kept, do_smem);
       } else {
-        wide_add<C>(dv_acc, p_frag, do_smem);
+        wide_add<C>(smem, dv_acc, p_frag, do_smem);
       }
 
       // dS^T = P^T (dP^T - delta)
@@ -125,7 +125,7 @@ wide_dkv(const TILEWISE_GRID_CONSTANT AttentionParams p) {
           if (C.dbias && work.column == 0) scores.add_dbias(i + nt * 8 + (r & 1), j + (r >> 1) * 8, ds);
           if constexpr (C.softcap) ds = ds != 0.0f ? ds * derivative[nt][r] : 0.0f;  // hidden ones stay 0
         });
-      wide_add<C>(dk_acc, ds_frag, q_smem);
+      wide_add<C>(smem, dk_acc, ds_frag, q_smem);
       ptx::sync_threads();  // the columns of Q_i and dO_i may be overwritten
     }
   }
@@ -165,9 +165,9 @@ TILEWISE_INLINE void wide_ds(WideSmem<C>& smem, float (&ds)[1][kWideRows / 8][4]
   wide_product<C>(smem, p_frag, {head.q, i0, seq.sq}, {head.k, j0, seq.sk});
   tile::for_elements<1, NT>([&](int, int nt, int r) {
     float slope;
-    const float score = scores.value(p_frag[0][nt][r], i + (r >> 1) * 8, j + nt * 8 + (r & 1), slope);
+    p_frag[0][nt][r] =
+        scores.probability(p_frag[0][nt][r], i + (r >> 1) * 8, j + nt * 8 + (r & 1), lse[r >> 1], slope);
     if constexpr (C.softcap) derivative[nt][r] = slope;
-    p_frag[0][nt][r] = ptx::ex2(score - lse[r >> 1]);
   });
   wide_product<C>(smem, ds, {head.dout, i0, seq.sq}, {head.v, j0, seq.sk});
 #pragma unroll
@@ -217,7 +217,7 @@ wide_dq(const TILEWISE_GRID_CONSTANT AttentionParams p) {
     ptx::cp_async_commit();
     float ds_frag[1][kWideRows / 8][4];
     wide_ds<C, false>(smem, ds_frag, scores, head, seq, i0, j0);
-    wide_add<C>(dq_acc, ds_frag, k_smem);
+    wide_add<C>(smem, dq_acc, ds_frag, k_smem);
     ptx::sync_threads();  // the columns of K_j may be overwritten
   }
   tile::for_blocks<1, C.dv / 8>([&](int, int nt) {

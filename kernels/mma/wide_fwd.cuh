@@ -54,7 +54,7 @@ wide_forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
     softmax.raise(s_frag, o_acc, score.multiplier);
     softmax.exponentiate(s_frag, score.multiplier);
     if constexpr (C.dropout) dropout.apply(s_frag[0], i, column);
-    wide_add<C>(o_acc, s_frag, v_smem);
+    wide_add<C>(smem, o_acc, s_frag, v_smem);
     ptx::sync_threads();  // V_j may be overwritten
   }
 
@@ -62,7 +62,7 @@ wide_forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   u32 suspects = 0;  // rows whose output is not finite though their LSE is
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const auto row = softmax.finish(0, r, score.multiplier, sink);
+    const auto row = softmax.finish(0, r, score, sink);
     const float factor = C.dropout ? row.factor * p.inv_keep : row.factor;
 #pragma unroll
     for (int n = 0; n < C.dv / 8; ++n)

@@ -65,7 +65,7 @@ struct AttentionParams {
   i64 dbias_rows, dbias_columns;  // its sizes along queries and keys
   float* dsink;
   i64 dsink_h;
-  float *dq_accum, *delta, *lse_log2;  // workspace
+  float *dq_accum, *delta, *lse_log2;  // workspace; lse_log2: natural for fp32
 };
 
 }  // namespace tilewise

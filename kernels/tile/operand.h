@@ -14,6 +14,7 @@
 #include "../ptx/special.h"
 #include "../shared/backward_layout.h"
 #include "../shared/config.h"
+#include "tf32.h"
 
 namespace tilewise::tile {
 
@@ -132,52 +133,45 @@ requires(E != Element::fp32) struct Mma<E> {
   }
 };
 
-// fp32: x = high + low with two tf32 numbers; high high + high low + low high keeps 21 bits of every product.
+// fp32 as split TF32 numbers (tf32.h).
 template <>
 struct Mma<Element::fp32> {
   static constexpr int kK = 8;
   static constexpr bool kShortChains = true;
   struct A {
-    u32 high[4], low[4];
+    Split r[4];
   };
   struct B2 {
-    u32 high[4], low[4];
+    Split r[4];
   };
 
-  static TILEWISE_INLINE void split(u32 x, u32& high, u32& low) {
-    high = ptx::cvt_tf32(ptx::float_of(x));
-    low = ptx::cvt_tf32(ptx::float_of(x) - ptx::float_of(high));
-  }
+  static TILEWISE_INLINE Split load(u32 address) { return split(ptx::float_of(ptx::ld_shared(address))); }
   template <class Tile>
   static TILEWISE_INLINE A a_along(Tile t, int lane, int m, int k) {
     const int g = lane >> 2, q = lane & 3;
     A a;
-    for (int i = 0; i < 4; ++i)
-      split(ptx::ld_shared(t.element(m + g + (i & 1) * 8, k + q + (i >> 1) * 4)), a.high[i], a.low[i]);
+    for (int i = 0; i < 4; ++i) a.r[i] = load(t.element(m + g + (i & 1) * 8, k + q + (i >> 1) * 4));
     return a;
   }
   template <class Tile>
   static TILEWISE_INLINE A a_across(Tile t, int lane, int m, int k) {
     const int g = lane >> 2, q = lane & 3;
     A a;
-    for (int i = 0; i < 4; ++i)
-      split(ptx::ld_shared(t.element(k + q + (i >> 1) * 4, m + g + (i & 1) * 8)), a.high[i], a.low[i]);
+    for (int i = 0; i < 4; ++i) a.r[i] = load(t.element(k + q + (i >> 1) * 4, m + g + (i & 1) * 8));
     return a;
   }
   template <class Tile>
   static TILEWISE_INLINE B2 b_along(Tile t, int lane, int n, int k) {
     const int g = lane >> 2, q = lane & 3;
     B2 b;
-    for (int i = 0; i < 4; ++i)
-      split(ptx::ld_shared(t.element(n + g + (i >> 1) * 8, k + q + (i & 1) * 4)), b.high[i], b.low[i]);
+    for (int i = 0; i < 4; ++i) b.r[i] = load(t.element(n + g + (i >> 1) * 8, k + q + (i & 1) * 4));
     return b;
   }
   template <class Tile>
   static TILEWISE_INLINE B2 b_across(Tile t, int lane, int n, int k) {
     const int g = lane >> 2, q = lane & 3;
     B2 b;
-    for (int i = 0; i < 4; ++i)
-      split(ptx::ld_shared(t.element(k + q + (i & 1) * 4, n + g + (i >> 1) * 8)), b.high[i], b.low[i]);
+    for (int i = 0; i < 4; ++i) b.r[i] = load(t.element(k + q + (i & 1) * 4, n + g + (i >> 1) * 8));
     return b;
   }
   // The order of k inside an instruction is free: depth q stands for column 2q, depth q + 4 for 2q + 1, so
@@ -185,21 +179,19 @@ struct Mma<Element::fp32> {
   template <int NT>
   static TILEWISE_INLINE A a_of_row(const float (&c)[NT][4], int k) {
     A a;
-    for (int i = 0; i < 4; ++i) split(ptx::bits_of(c[k / 8][(i & 1) * 2 + (i >> 1)]), a.high[i], a.low[i]);
+    for (int i = 0; i < 4; ++i) a.r[i] = split(c[k / 8][(i & 1) * 2 + (i >> 1)]);
     return a;
   }
   template <class Tile>
   static TILEWISE_INLINE B2 b_across_row(Tile t, int lane, int n, int k) {
     const int g = lane >> 2, q = lane & 3;
     B2 b;
-    for (int i = 0; i < 4; ++i)
-      split(ptx::ld_shared(t.element(k + 2 * q + (i & 1), n + g + (i >> 1) * 8)), b.high[i], b.low[i]);
+    for (int i = 0; i < 4; ++i) b.r[i] = load(t.element(k + 2 * q + (i & 1), n + g + (i >> 1) * 8));
     return b;
   }
-  static TILEWISE_INLINE void multiply(float (&c)[4], const A& a, const B2& b, int half) {
-    ptx::mma_tf32(c, a.low, b.high[half * 2], b.high[half * 2 + 1]);
-    ptx::mma_tf32(c, a.high, b.low[half * 2], b.low[half * 2 + 1]);
-    ptx::mma_tf32(c, a.high, b.high[half * 2], b.high[half * 2 + 1]);
+  static TILEWISE_INLINE void multiply(float (&sum)[4], float (&cross)[4], const A& a, const B2& b,
+                                       int half) {
+    multiply_split(sum, cross, a.r, b.r[half * 2], b.r[half * 2 + 1]);
   }
   template <class Tile>
   static TILEWISE_INLINE void store_pair(Tile t, int row, int col, float low, float high) {
@@ -213,8 +205,8 @@ struct Mma<Element::fp32> {
 };
 
 // C += A B over kDepth. a(mt, k) and b(nt2, k) bring the operand of row block mt (16 rows) and of column
-// blocks 2 nt2, 2 nt2 + 1 (16 columns) at depth k.
-template <class M, int kDepth, int MT, int NT, class LoadA, class LoadB>
+// blocks 2 nt2, 2 nt2 + 1 (16 columns) at depth k. kUnrolled: a() reads registers, so k must be a constant.
+template <class M, int kDepth, bool kUnrolled = false, int MT, int NT, class LoadA, class LoadB>
 TILEWISE_INLINE void multiply_add(float (&c)[MT][NT][4], LoadA&& load_a, LoadB&& load_b) {
   static_assert(NT % 2 == 0 && kDepth % M::kK == 0);
   if constexpr (!M::kShortChains) {
@@ -233,36 +225,39 @@ TILEWISE_INLINE void multiply_add(float (&c)[MT][NT][4], LoadA&& load_a, LoadB&&
       }
     }
   } else {
-    // Tensor cores cut off what does not fit when they add: long chains of fp32 sums would drift. A few
-    // columns at a time keep the partial sums few.
-    constexpr int kChain = kDepth < 32 ? kDepth : 32, kGroup = MT > 1 ? 4 : 8;
-    constexpr int kColumns = NT % kGroup == 0 ? kGroup : 2;
+    constexpr int kSteps = MT > 1 || kDepth < 4 * M::kK ? 2 : 4, kChain = kSteps * M::kK;
+    static_assert(kDepth % kChain == 0);
+    const auto add_chain = [&](int chain) {
+      typename M::A a[MT][kSteps];
 #pragma unroll
-    for (int first = 0; first < NT; first += kColumns) {
-#pragma unroll 1
-      for (int chain = 0; chain < kDepth; chain += kChain) {
-        float part[MT][kColumns][4] = {};
+      for (int mt = 0; mt < MT; ++mt)
 #pragma unroll
-        for (int k = 0; k < kChain; k += M::kK) {
-          typename M::A a[MT];
+        for (int k = 0; k < kSteps; ++k) a[mt][k] = load_a(mt, chain + k * M::kK);
 #pragma unroll
-          for (int mt = 0; mt < MT; ++mt) a[mt] = load_a(mt, chain + k);
+      for (int nt = 0; nt < NT; nt += 2) {
+        float part[MT][2][4] = {}, cross[MT][2][4] = {};
 #pragma unroll
-          for (int nt = 0; nt < kColumns; nt += 2) {
-            const typename M::B2 b = load_b((first + nt) / 2, chain + k);
+        for (int k = 0; k < kSteps; ++k) {
+          const typename M::B2 b = load_b(nt / 2, chain + k * M::kK);
 #pragma unroll
-            for (int x = 0; x < 2; ++x)
+          for (int x = 0; x < 2; ++x)
 #pragma unroll
-              for (int mt = 0; mt < MT; ++mt) M::multiply(part[mt][nt + x], a[mt], b, x);
-          }
+            for (int mt = 0; mt < MT; ++mt) M::multiply(part[mt][x], cross[mt][x], a[mt][k], b, x);
         }
 #pragma unroll
         for (int mt = 0; mt < MT; ++mt)
 #pragma unroll
-          for (int nt = 0; nt < kColumns; ++nt)
+          for (int x = 0; x < 2; ++x)
 #pragma unroll
-            for (int r = 0; r < 4; ++r) c[mt][first + nt][r] += part[mt][nt][r];
+            for (int r = 0; r < 4; ++r) c[mt][nt + x][r] += part[mt][x][r] + cross[mt][x][r];
       }
+    };
+    if constexpr (kUnrolled) {
+#pragma unroll
+      for (int chain = 0; chain < kDepth; chain += kChain) add_chain(chain);
+    } else {
+#pragma unroll 1
+      for (int chain = 0; chain < kDepth; chain += kChain) add_chain(chain);
     }
   }
 }

@@ -61,10 +61,10 @@ struct RowRepair {
       for (int x = 0; lane + 32 * x < q.columns; ++x) s = ptx::fma(element(q, i, x), element(k, j, x), s);
 #pragma unroll
       for (int mask = 16; mask > 0; mask /= 2) s += ptx::shfl_xor(s, mask);
-      s = Scores<c>::kRaw ? s * scale * kLog2e : score.value(s, i, j);
+      s = Scores<c>::kRaw ? s * scale : score.value(s, i, j) * score.natural;
       if (s == -infinity()) continue;
-      const float raised = ptx::max(maximum, s), factor = ptx::ex2(maximum - raised);
-      float probability = ptx::ex2(s - raised);
+      const float raised = ptx::max(maximum, s), factor = ptx::ex2((maximum - raised) * kLog2e);
+      float probability = ptx::ex2((s - raised) * kLog2e);
       maximum = raised;
       sum = sum * factor + probability;
       if constexpr (c.dropout) probability = dropout.keeps(i, j) ? probability * inv_keep : 0.f;
@@ -72,9 +72,9 @@ struct RowRepair {
       for (int x = 0; x < kColumns; ++x)
         acc[x] = acc[x] * factor + (wrong >> x & 1 ? probability * element(v, j, x) : 0.f);
     }
-    const float top = ptx::max(maximum, sink * kLog2e);
-    const float shift = ptx::ex2(maximum - top);
-    const float factor = ptx::div(shift, sum * shift + ptx::ex2(sink * kLog2e - top));
+    const float top = ptx::max(maximum, sink);
+    const float shift = ptx::ex2((maximum - top) * kLog2e);
+    const float factor = ptx::div(shift, sum * shift + ptx::ex2((sink - top) * kLog2e));
 #pragma unroll
     for (int x = 0; x < kColumns; ++x)
       if (wrong >> x & 1) store(i, x, acc[x] * factor);

@@ -3,32 +3,22 @@
 // first row and first column.
 //
 // Scores leave in log2 units (times log2 e), so that the softmax is exp2. Without softcap, bias and ALiBi
-// they stay raw and kExponent's multiplier turns them into log2 units inside the softmax's one FMA. A masked
-// score is -inf whatever was there before, a NaN too.
+// they stay raw and the multiplier turns them into log2 units inside the softmax's one FMA; so does fp32
+// always, because the rounding of a large score times log2 e would show. A masked score is -inf whatever was
+// there before, a NaN too.
 #pragma once
 
 #include "../ptx/math.h"
 #include "../shared/philox.h"
 #include "fragment.h"
 #include "sequence.h"
+#include "softcap.h"
 
 namespace tilewise {
 
 inline constexpr float kLog2e = 1.4426950408889634f;
 inline constexpr float kLn2 = 0.6931471805599453f;
 TILEWISE_INLINE float infinity() { return ptx::float_of(0x7F800000u); }
-
-// tanh through one exponential; fp32 inputs take the series where 1 - 2 / (1 + e^2x) would lose relative
-// accuracy.
-template <bool kPrecise>
-TILEWISE_INLINE float tanh_of(float x) {
-  const float y = 1.f - 2.f * ptx::rcp(1.f + ptx::ex2(2.f * kLog2e * x));
-  if constexpr (!kPrecise) return y;
-  const float x2 = x * x;
-  const float series =
-      x * (1.f + x2 * (-1.f / 3 + x2 * (2.f / 15 + x2 * (-17.f / 315 + x2 * (62.f / 2835)))));
-  return x2 < 0.09f ? series : y;
-}
 
 // The functor's parts, switched by the Config.
 template <class S>
@@ -44,12 +34,14 @@ template <Config c>
 struct Scores {
   static constexpr bool kRaw = !(c.softcap || c.alibi || c.bias);
   static constexpr bool kPrecise = c.element == Element::fp32;
+  static constexpr float kUnit = kPrecise ? 1.f : kLog2e;  // of scores that are not raw
 
   Band<i32> band;
-  float multiplier;  // raw scores to log2 units: positive (see query_sign)
+  float multiplier;  // scores to log2 units: positive (see query_sign)
+  float natural;     // and to what exp takes
   float scale;       // not raw: of q . k; with softcap: scale / cap
-  float cap_log2;    // cap * log2 e
-  float slope_log2;
+  float cap;         // these two times kUnit
+  float slope;
   i32 alibi_shift;
   const void* bias;
   Element bias_element;
@@ -59,11 +51,12 @@ struct Scores {
 
   TILEWISE_INLINE Scores(const AttentionParams& p, const SequenceView& s, i32 h) : band(band_of(p, s)) {
     const float magnitude = p.scale < 0 ? -p.scale : p.scale == 0 ? 1.f : p.scale;
-    multiplier = kRaw ? magnitude * kLog2e : 1.f;
-    if constexpr (!kRaw) scale = c.softcap ? p.scale / p.softcap : p.scale * kLog2e;
-    if constexpr (c.softcap) cap_log2 = p.softcap * kLog2e;
+    multiplier = kRaw ? magnitude * kLog2e : kPrecise ? kLog2e : 1.f;
+    natural = kRaw ? magnitude : kPrecise ? 1.f : kLn2;
+    if constexpr (!kRaw) scale = c.softcap ? p.scale / p.softcap : p.scale * kUnit;
+    if constexpr (c.softcap) cap = p.softcap * kUnit;
     if constexpr (c.alibi) {
-      slope_log2 = ptx::load_global(p.alibi + i64{s.b} * p.alibi_b + i64{h} * p.alibi_h) * kLog2e;
+      slope = ptx::load_global(p.alibi + i64{s.b} * p.alibi_b + i64{h} * p.alibi_h) * kUnit;
       alibi_shift = s.sk - s.sq;
     }
     if constexpr (c.bias) {
@@ -81,11 +74,11 @@ struct Scores {
   TILEWISE_INLINE float value(float s, i32 i, i32 j) const {
     if constexpr (kRaw) return s;
     float x = s * scale;
-    if constexpr (c.softcap) x = cap_log2 * tanh_of<kPrecise>(x);
-    if constexpr (c.bias) x = ptx::fma(load_element(bias, i * bias_i + j * bias_j, bias_element), kLog2e, x);
+    if constexpr (c.softcap) x = cap * tanh_of<kPrecise>(x).value;
+    if constexpr (c.bias) x = ptx::fma(load_element(bias, i * bias_i + j * bias_j, bias_element), kUnit, x);
     if constexpr (c.alibi) {
       const float distance = float(i + alibi_shift - j);
-      x = ptx::fma(-slope_log2, distance < 0 ? -distance : distance, x);
+      x = ptx::fma(-slope, distance < 0 ? -distance : distance, x);
     }
     return x;
   }

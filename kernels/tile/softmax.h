@@ -82,6 +82,27 @@ struct OnlineSoftmax {
     bool empty;  // no visible key: the output is 0 whatever the accumulator holds
   };
 
+  // The same for scores in any units, and for fp32 with the maximum and the sink compared in natural ones:
+  // the rounding of their multiples of log2 e would show.
+  template <class Score>
+  TILEWISE_INLINE Row finish(int m, int r, const Score& score, float sink) const {
+    if constexpr (!Score::kPrecise) return finish(m, r, score.multiplier, sink);
+    float sum = row_sum[m][r];
+    sum += ptx::shfl_xor(sum, 1);
+    sum += ptx::shfl_xor(sum, 2);
+    if (sum == 0.f) return {0.f, sink, true};
+    const float offset = offset_of(row_max[m][r], score.multiplier);
+    const float rest = ptx::fma(row_max[m][r], score.multiplier, -offset);  // what the offset's rounding left
+    const float top = row_max[m][r] * score.natural;
+    const float gap = ptx::fma(sink - top, kLog2e, rest);  // from the offset to the sink, in log2 units
+    if (!(gap > 0.f)) {
+      const float total = sum + ptx::ex2(gap);
+      return {ptx::div(1.f, total), top + (ptx::lg2(total) - rest) * kLn2, false};
+    }
+    const float shift = ptx::ex2(-gap), total = ptx::fma(sum, shift, 1.f);
+    return {ptx::div(shift, total), sink + ptx::lg2(total) * kLn2, false};
+  }
+
   // sink: -inf when there is none.
   TILEWISE_INLINE Row finish(int m, int r, float multiplier, float sink) const {
     float sum = row_sum[m][r];

@@ -256,6 +256,18 @@ TEST(EmulatedForward, Fp32) {
       "fp32 fwd B=1 Sq=30 Sk=150 H=1 Hk=1 D=128 Dv=128 amplitude=3 seed=2");
   expect_right<planned<Config{.element = Element::fp32, .masked = true, .softcap = true}, 32, 96>()>(
       "fp32 fwd B=1 Sq=70 Sk=100 H=1 Hk=1 D=20 Dv=68 causal softcap=30 seed=3");
+  constexpr Config sink = planned<Config{.element = Element::fp32,
+                                         .masked = true,
+                                         .alibi = true,
+                                         .boolean_mask = true,
+                                         .dropout = true,
+                                         .varlen = true,
+                                         .strided = true},
+                                  1, 3>();
+  expect_right<sink>(
+      "fp32 fwd B=2 Sq=16 Sk=1 H=4 Hk=4 D=1 Dv=3 causal shift=-120 alibi=h mask=bhij sink dropout=0.25 "
+      "used=k "
+      "layout=o seed=4");
   expect_right<planned<kFp32, 256, 256>()>(
       "fp32 fwd B=1 Sq=30 Sk=150 H=1 Hk=1 D=256 Dv=256 scale=-0.1 seed=4");
 }

@@ -144,6 +144,19 @@ TEST(EmulatedWide, Fp32) {
   expect_right("fp32 bwd B=2 Sq=40 Sk=70 H=2 Hk=2 D=30 Dv=70 softcap=1.5 bias=h1j:fp32 varlen dlse seed=2");
 }
 
+// Scores far from 0, rows of one key, a softcap long reached: the roundings of forward and backward must
+// agree.
+TEST(EmulatedWide, Fp32Rounding) {
+  expect_right(
+      "fp32 bwd B=2 Sq=7 Sk=300 H=1 Hk=1 D=64 Dv=64 causal topleft alibi=bh bias=h11:fp32 dropout=0.25 "
+      "varlen "
+      "used=qk layout=p dlse seed=172");
+  expect_right(
+      "fp32 bwd B=2 Sq=33 Sk=33 H=4 Hk=4 D=192 Dv=128 window=0,0 softcap=30 sink dropout=0.25 used=qk "
+      "layout=m "
+      "seed=271");
+}
+
 // Without atomic additions, over whatever dimensions the bias broadcasts.
 TEST(EmulatedWide, DeterministicDbias) {
   const auto deterministic = [](Attention& x) { x.a.options.deterministic = true; };
