@@ -81,80 +81,68 @@ def _outputs(q: Tensor, v: Tensor, packed: bool) -> tuple[Tensor, Tensor]:
     return out, q.new_empty(rows, dtype=torch.float32)
 
 
-def _gradient_like(t: Optional[Tensor], wanted: bool, dtype: Optional[torch.dtype] = None) -> Tensor:
-    """A buffer in the layout of `t` (contiguous where `t` is expanded); empty when not wanted."""
-    assert t is not None or not wanted
-    return torch.empty_like(t, dtype=dtype or t.dtype) if wanted else torch.empty(0)
+# Both ops take these, in this order; the backward after what belongs to it alone.
+_INPUTS = (
+    "q",
+    "k",
+    "v",
+    "bias",
+    "mask",
+    "alibi_slopes",
+    "sink",
+    "cu_seqlens_q",
+    "cu_seqlens_k",
+    "seqused_q",
+    "seqused_k",
+    "rng_state",
+)
+_OPTIONS = {
+    "scale": "float?",
+    "softcap": "float",
+    "causal": "bool",
+    "alignment": "str",
+    "window_left": "SymInt",
+    "window_right": "SymInt",
+    "dropout_p": "float",
+    "max_seqlen_q": "SymInt",
+    "max_seqlen_k": "SymInt",
+    "deterministic": "bool",
+    "batch_invariant": "bool",
+    "threads": "SymInt",
+    "algorithm": "str",
+}
+_N = len(_INPUTS)
+_SCHEMA = ", ".join(
+    [f"Tensor {n}" if n in ("q", "k", "v") else f"Tensor? {n}" for n in _INPUTS]
+    + [f"{kind} {n}" for n, kind in _OPTIONS.items()]
+)
 
 
-@torch.library.custom_op("tilewise::forward", mutates_args=())
-def forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Optional[Tensor],
-    mask: Optional[Tensor],
-    alibi_slopes: Optional[Tensor],
-    sink: Optional[Tensor],
-    cu_seqlens_q: Optional[Tensor],
-    cu_seqlens_k: Optional[Tensor],
-    seqused_q: Optional[Tensor],
-    seqused_k: Optional[Tensor],
-    rng_state: Optional[Tensor],
-    scale: Optional[float],
-    softcap: float,
-    causal: bool,
-    alignment: str,
-    window_left: int,
-    window_right: int,
-    dropout_p: float,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    deterministic: bool,
-    batch_invariant: bool,
-    threads: int,
-    algorithm: str,
-) -> tuple[Tensor, Tensor]:
-    out, lse = _outputs(q, v, cu_seqlens_q is not None)
-    options = cached_options(
-        scale=scale,
-        softcap=softcap,
-        causal=causal,
-        alignment=alignment,
-        window=(window_left, window_right),
-        dropout_p=dropout_p,
-        max_seqlen_q=max_seqlen_q,
-        max_seqlen_k=max_seqlen_k,
-        deterministic=deterministic,
-        batch_invariant=batch_invariant,
-        threads=threads,
-        algorithm=algorithm,
-    )
-    tensors = (
-        q,
-        k,
-        v,
-        out,
-        lse,
-        bias,
-        mask,
-        alibi_slopes,
-        sink,
-        cu_seqlens_q,
-        cu_seqlens_k,
-        seqused_q,
-        seqused_k,
-    )
-    run(FORWARD, tensors, options, rng_state)
+@functools.lru_cache(maxsize=256)
+def _options_of(*values: Any) -> Any:
+    named = dict(zip(_OPTIONS, values))
+    return make_options(window=(named.pop("window_left"), named.pop("window_right")), **named)
+
+
+@torch.library.custom_op("tilewise::forward", mutates_args=(), schema=f"({_SCHEMA}) -> (Tensor, Tensor)")
+def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
+    q, k, v, *others, rng_state = arguments[:_N]
+    out, lse = _outputs(q, v, arguments[7] is not None)
+    run(FORWARD, (q, k, v, out, lse, *others), _options_of(*arguments[_N:]), rng_state)
     return out, lse
 
 
 @forward.register_fake
-def _(q, k, v, bias, mask, alibi_slopes, sink, cu_seqlens_q, *_rest):
-    return _outputs(q, v, cu_seqlens_q is not None)
+def _(*arguments):
+    return _outputs(arguments[0], arguments[2], arguments[7] is not None)
 
 
-@torch.library.custom_op("tilewise::backward", mutates_args=())
+@torch.library.custom_op(
+    "tilewise::backward",
+    mutates_args=(),
+    schema=f"(Tensor dout, Tensor? dlse, Tensor out, Tensor lse, bool want_dbias, bool want_dsink, {_SCHEMA})"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
 def backward(
     dout: Tensor,
     dlse: Optional[Tensor],
@@ -162,87 +150,36 @@ def backward(
     lse: Tensor,
     want_dbias: bool,
     want_dsink: bool,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Optional[Tensor],
-    mask: Optional[Tensor],
-    alibi_slopes: Optional[Tensor],
-    sink: Optional[Tensor],
-    cu_seqlens_q: Optional[Tensor],
-    cu_seqlens_k: Optional[Tensor],
-    seqused_q: Optional[Tensor],
-    seqused_k: Optional[Tensor],
-    rng_state: Optional[Tensor],
-    scale: Optional[float],
-    softcap: float,
-    causal: bool,
-    alignment: str,
-    window_left: int,
-    window_right: int,
-    dropout_p: float,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    deterministic: bool,
-    batch_invariant: bool,
-    threads: int,
-    algorithm: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    dbias, dsink = _gradient_like(bias, want_dbias), _gradient_like(sink, want_dsink)
-    options = cached_options(
-        scale=scale,
-        softcap=softcap,
-        causal=causal,
-        alignment=alignment,
-        window=(window_left, window_right),
-        dropout_p=dropout_p,
-        max_seqlen_q=max_seqlen_q,
-        max_seqlen_k=max_seqlen_k,
-        deterministic=deterministic,
-        batch_invariant=batch_invariant,
-        threads=threads,
-        algorithm=algorithm,
+    *arguments: Any,
+) -> tuple[Tensor, ...]:
+    q, k, v, *others, rng_state = arguments[:_N]
+    gradients = _gradients(want_dbias, want_dsink, arguments)
+    wanted = (*gradients[:3], gradients[3] if want_dbias else None, gradients[4] if want_dsink else None)
+    tensors = (q, k, v, out, lse, *others, dout, dlse, *wanted)
+    run(BACKWARD, tensors, _options_of(*arguments[_N:]), rng_state)
+    return gradients
+
+
+def _gradients(want_dbias: bool, want_dsink: bool, arguments: tuple) -> tuple[Tensor, ...]:
+    """dq, dk, dv, dbias, dsink in the layout of their tensors (contiguous where those are expanded); empty where not
+    wanted."""
+    q, k, v, bias, _, _, sink = arguments[:7]
+    return (
+        *map(torch.empty_like, (q, k, v)),
+        torch.empty_like(bias) if want_dbias else torch.empty(0),
+        torch.empty_like(sink) if want_dsink else torch.empty(0),
     )
-    tensors = (
-        q,
-        k,
-        v,
-        out,
-        lse,
-        bias,
-        mask,
-        alibi_slopes,
-        sink,
-        cu_seqlens_q,
-        cu_seqlens_k,
-        seqused_q,
-        seqused_k,
-        dout,
-        dlse,
-        dq,
-        dk,
-        dv,
-        dbias if want_dbias else None,
-        dsink if want_dsink else None,
-    )
-    run(BACKWARD, tensors, options, rng_state)
-    return dq, dk, dv, dbias, dsink
 
 
 @backward.register_fake
-def _(dout, dlse, out, lse, want_dbias, want_dsink, q, k, v, bias, mask, alibi_slopes, sink, *_rest):
-    gradients = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    return (*gradients, _gradient_like(bias, want_dbias), _gradient_like(sink, want_dsink))
-
-
-_TENSOR_INPUTS = 12  # q ... rng_state come first in both ops
+def _(dout, dlse, out, lse, want_dbias, want_dsink, *arguments):
+    return _gradients(want_dbias, want_dsink, arguments)
 
 
 def _save(ctx, inputs, output):
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*inputs[:_TENSOR_INPUTS], *output)
-    ctx.options = inputs[_TENSOR_INPUTS:]
+    ctx.save_for_backward(*inputs[:_N], *output)
+    ctx.options = inputs[_N:]
 
 
 def _differentiate(ctx, dout, dlse):
@@ -252,7 +189,7 @@ def _differentiate(ctx, dout, dlse):
         dout = torch.zeros_like(out)
     dq, dk, dv, dbias, dsink = backward(dout, dlse, out, lse, want_dbias, want_dsink, *inputs, *ctx.options)
     needs = ctx.needs_input_grad
-    gradients = [None] * (_TENSOR_INPUTS + len(ctx.options))
+    gradients = [None] * (_N + len(ctx.options))
     gradients[0:3] = [d if need else None for d, need in zip((dq, dk, dv), needs)]
     gradients[3] = dbias if want_dbias else None
     gradients[6] = dsink if want_dsink else None
@@ -342,7 +279,7 @@ def forward_with_lse(
         int(options.get("threads", 0)),
         options.get("algorithm") or "",
     )
-    kernel = _forward_kernel if _plain(*arguments[:_TENSOR_INPUTS]) else forward
+    kernel = _forward_kernel if _plain(*arguments[:_N]) else forward
     out, lse = kernel(*arguments)
     return out, lse, rng_state
 
