@@ -58,7 +58,30 @@ def gpt_oss():
     )
 
 
-CONFIGS = {"llama": llama, "gemma2": gemma2, "gpt_oss": gpt_oss}
+def deepseek_v3():
+    """Value heads narrower than query heads."""
+    return transformers.DeepseekV3Config(
+        vocab_size=97,
+        hidden_size=64,
+        intermediate_size=64,
+        moe_intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        n_routed_experts=4,
+        n_group=2,
+        topk_group=1,
+        num_experts_per_tok=2,
+        first_k_dense_replace=2,
+        q_lora_rank=16,
+        kv_lora_rank=16,
+        qk_rope_head_dim=8,
+        qk_nope_head_dim=16,
+        v_head_dim=16,
+    )
+
+
+CONFIGS = {"llama": llama, "gemma2": gemma2, "gpt_oss": gpt_oss, "deepseek_v3": deepseek_v3}
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -98,14 +121,65 @@ def test_generation_with_a_cache(name):
     assert torch.equal(eager.generate(ids, **options), ours.generate(ids, **options))
 
 
-def test_packed_position_ids():
-    eager, ours = pair(llama())
-    a, b = torch.randint(0, 97, (1, 7)), torch.randint(0, 97, (1, 5))
-    positions = torch.cat([torch.arange(7), torch.arange(5)])[None]
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
+def test_generation_with_a_static_cache(name):
+    """Its keys and values have unused slots behind the sequence."""
+    eager, ours = pair(CONFIGS[name]())
+    ids = torch.randint(1, 97, (2, 9))
+    options = dict(max_new_tokens=6, do_sample=False, pad_token_id=0, cache_implementation="static")
+    options["disable_compile"] = True
+    assert torch.equal(eager.generate(ids, **options), ours.generate(ids, **options))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("given", ["position_ids", "cu_seq_lens"])
+def test_packed_sequences(name, given):
+    eager, ours = pair(CONFIGS[name]())
+    a, b = torch.randint(0, 97, (1, 17)), torch.randint(0, 97, (1, 12))
+    options = dict(position_ids=torch.cat([torch.arange(17), torch.arange(12)])[None])
+    if given == "cu_seq_lens":
+        cu = torch.tensor([0, 17, 29], dtype=torch.int32)
+        options.update(cu_seq_lens_q=cu, cu_seq_lens_k=cu, max_length_q=17, max_length_k=17)
     with torch.no_grad():
-        got = ours(torch.cat([a, b], 1), position_ids=positions).logits
+        got = ours(torch.cat([a, b], 1), use_cache=False, **options).logits
         want = torch.cat([eager(a).logits, eager(b).logits], 1)
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_a_window_to_both_sides_with_padding():
+    config = transformers.ModernBertConfig(
+        vocab_size=97,
+        hidden_size=64,
+        intermediate_size=64,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        local_attention=8,
+        global_attn_every_n_layers=3,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        cls_token_id=1,
+        sep_token_id=2,
+    )
+    eager, ours = pair(config, transformers.AutoModel)
+    ids = torch.randint(3, 97, (2, 30))
+    mask = torch.ones_like(ids)
+    mask[1, 19:] = 0
+    with torch.no_grad():
+        want, got = (m(ids, attention_mask=mask).last_hidden_state for m in (eager, ours))
+    torch.testing.assert_close(got[mask.bool()], want[mask.bool()], rtol=1e-4, atol=1e-4)
+
+
+def test_a_mask_of_four_dimensions():
+    eager, ours = pair(llama())
+    ids = torch.randint(0, 97, (2, 11))
+    visible = torch.rand(2, 1, 11, 11) < 0.5
+    visible |= torch.eye(11, dtype=torch.bool)
+    bias = torch.zeros(visible.shape).masked_fill(~visible, torch.finfo(torch.float32).min)
+    with torch.no_grad():
+        want = eager(ids, attention_mask=bias).logits
+        for mask in (bias, visible):
+            torch.testing.assert_close(ours(ids, attention_mask=mask).logits, want, rtol=1e-4, atol=1e-4)
 
 
 def test_minilm_embeddings():

@@ -55,6 +55,12 @@ def attention(
 ) -> tuple[Tensor, None]:
     """query (B, H, Sq, D), key/value (B, Hk, Sk, D/Dv) -> (out (B, Sq, H, Dv), None)."""
     q, k, v = (t.transpose(1, 2) for t in (query, key, value))
+    if q.dtype != v.dtype or k.dtype != v.dtype:  # norms that are kept in float32
+        q, k = q.to(v.dtype), k.to(v.dtype)
+    if (
+        attention_mask is not None and attention_mask.shape[-1] < k.shape[1]
+    ):  # a static cache with unused slots
+        k, v = k[:, : attention_mask.shape[-1]], v[:, : attention_mask.shape[-1]]
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     causal = bool(causal) and q.shape[1] > 1
     options: dict[str, Any] = dict(scale=scaling, dropout_p=dropout, softcap=softcap or 0.0, causal=causal)
