@@ -129,6 +129,17 @@ def test_prepared_kernels_can_be_captured_at_once():
     judge_gradients(gradients, inputs, dout, causal=True)
 
 
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_the_tensors_device_is_used_and_the_current_one_stays():
+    inputs = make("cuda:1", grad=True)
+    out = tilewise.attention(*inputs, causal=True, dropout_p=0.0)
+    dout = torch.randn_like(out)
+    gradients = torch.autograd.grad(out, inputs, dout)
+    assert torch.cuda.current_device() == 0 and out.device.index == 1
+    judge(out, None, inputs, causal=True)
+    judge_gradients(gradients, inputs, dout, causal=True)
+
+
 def test_mixed_devices_are_refused():
     q, k, v = make(CUDA)
     with pytest.raises(ValueError, match="k: on the CPU while q is on CUDA device 0"):

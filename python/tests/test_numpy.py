@@ -117,6 +117,32 @@ def test_strided_views_are_read_in_place():
     np.testing.assert_array_equal(tilewise.attention(*bhsd), want)
 
 
+class Foreign:
+    """An array of another library: DLPack and nothing else."""
+
+    def __init__(self, x):
+        self.x = x
+
+    def __dlpack__(self, **options):
+        return self.x.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.x.__dlpack_device__()
+
+
+def test_dlpack_arrays_are_read_in_place():
+    q, k, v = make()
+    out = tilewise.attention(*map(Foreign, (q, k, v)), causal=True)
+    np.testing.assert_array_equal(out, tilewise.attention(q, k, v, causal=True))
+
+    class OnGpu(Foreign):
+        def __dlpack_device__(self):
+            return (2, 0)
+
+    with pytest.raises(ValueError, match="q: lies on DLPack device type 2"):
+        tilewise.attention(OnGpu(q), k, v)
+
+
 def test_out_is_written_in_place():
     q, k, v = make()
     out = np.full((2, 37, 4, 40), np.nan, np.float32)

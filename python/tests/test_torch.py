@@ -194,6 +194,30 @@ def test_merge_and_explain():
     assert "algorithm" in tilewise.explain(q, k, v)
 
 
+def test_merge_refuses_to_lose_gradients():
+    q, k, v = make(grad=True)
+    part = tilewise.attention(q, k, v, return_lse=True)
+    with pytest.raises(NotImplementedError, match="logaddexp"):
+        tilewise.merge(*part, *part)
+    with torch.no_grad():
+        tilewise.merge(*part, *part)
+
+
+def test_out_is_written_in_place():
+    q, k, v = make()
+    want = tilewise.attention(q, k, v, causal=True)
+    buffer = torch.full((*want.shape[:-1], 2 * want.shape[-1]), torch.nan)
+    out = buffer[..., : want.shape[-1]]
+    assert tilewise.attention(q, k, v, causal=True, out=out) is out
+    assert torch.equal(out, want) and buffer[..., want.shape[-1] :].isnan().all()
+    with pytest.raises(ValueError, match="out: "):
+        tilewise.attention(q, k, v, out=torch.empty(1, 1, 1, 1))
+    with pytest.raises(ValueError, match="no_grad"):
+        tilewise.attention(q.clone().requires_grad_(), k, v, out=out)
+    with torch.no_grad():
+        tilewise.attention(q.clone().requires_grad_(), k, v, out=out)
+
+
 def test_meta_and_mixed_devices_are_refused():
     q, k, v = make()
     with pytest.raises((ValueError, NotImplementedError, RuntimeError)):

@@ -75,8 +75,8 @@ def run(
         work.run(0, 0, stream)
 
 
-def _outputs(q: Tensor, v: Tensor, packed: bool) -> tuple[Tensor, Tensor]:
-    out = q.new_empty(*q.shape[:-1], v.shape[-1])
+def _outputs(q: Tensor, v: Tensor, packed: bool, result: Optional[Tensor] = None) -> tuple[Tensor, Tensor]:
+    out = q.new_empty(*q.shape[:-1], v.shape[-1]) if result is None else result
     rows = (q.shape[1], q.shape[0]) if packed else (q.shape[0], q.shape[2], q.shape[1])
     return out, q.new_empty(rows, dtype=torch.float32)
 
@@ -124,12 +124,16 @@ def _options_of(*values: Any) -> Any:
     return make_options(window=(named.pop("window_left"), named.pop("window_right")), **named)
 
 
-@torch.library.custom_op("tilewise::forward", mutates_args=(), schema=f"({_SCHEMA}) -> (Tensor, Tensor)")
-def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
+def _attend(arguments: tuple, result: Optional[Tensor] = None) -> tuple[Tensor, Tensor]:
     q, k, v, *others, rng_state = arguments[:_N]
-    out, lse = _outputs(q, v, arguments[7] is not None)
+    out, lse = _outputs(q, v, arguments[7] is not None, result)
     run(FORWARD, (q, k, v, out, lse, *others), _options_of(*arguments[_N:]), rng_state)
     return out, lse
+
+
+@torch.library.custom_op("tilewise::forward", mutates_args=(), schema=f"({_SCHEMA}) -> (Tensor, Tensor)")
+def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
+    return _attend(arguments)
 
 
 @forward.register_fake
@@ -206,8 +210,6 @@ def _no_double_backward(ctx, *_gradients):
 forward.register_autograd(_differentiate, setup_context=_save)
 backward.register_autograd(_no_double_backward, setup_context=lambda ctx, inputs, output: None)
 
-_forward_kernel = forward._init_fn
-
 
 def _plain(*tensors: Optional[Tensor]) -> bool:
     """No autograd, tracing or subclass is involved: the op's body can run without the dispatcher in
@@ -232,9 +234,15 @@ def new_rng_state(device: torch.device) -> Tensor:
 
 
 def forward_with_lse(
-    q: Tensor, k: Tensor, v: Tensor, tensors: dict, options: dict, rng_state: Optional[Tensor] = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    tensors: dict,
+    options: dict,
+    rng_state: Optional[Tensor] = None,
+    result: Optional[Tensor] = None,
 ):
-    """(out, lse, rng_state), differentiable; `options` as tilewise.attention has them."""
+    """(out, lse, rng_state), differentiable; `options` as tilewise.attention has them. `result` is written in place."""
     if torch.is_autocast_enabled(q.device.type):
         dtype = torch.get_autocast_dtype(q.device.type)
         q, k, v = (t.to(dtype) if t.dtype == torch.float32 else t for t in (q, k, v))
@@ -279,23 +287,29 @@ def forward_with_lse(
         int(options.get("threads", 0)),
         options.get("algorithm") or "",
     )
-    kernel = _forward_kernel if _plain(*arguments[:_N]) else forward
-    out, lse = kernel(*arguments)
+    if _plain(*arguments[:_N], result):
+        return *_attend(arguments, result), rng_state
+    out, lse = forward(*arguments)
+    if result is not None:
+        if torch.is_grad_enabled() and out.requires_grad:
+            raise ValueError("out: cannot be given while gradients are recorded; use torch.no_grad()")
+        out = result.copy_(out)
     return out, lse, rng_state
 
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, *, return_lse: bool, out: Optional[Tensor], tensors: dict, options: dict
 ) -> Any:
-    result, lse, _ = forward_with_lse(q, k, v, tensors, options)
-    if out is not None:
-        if torch.is_grad_enabled() and result.requires_grad:
-            raise ValueError("out: cannot be given while gradients are recorded; use torch.no_grad()")
-        result = out.copy_(result)
+    result, lse, _ = forward_with_lse(q, k, v, tensors, options, result=out)
     return (result, lse) if return_lse else result
 
 
 def merge(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+    if torch.is_grad_enabled() and any(t.requires_grad for t in (out_a, lse_a, out_b, lse_b)):
+        raise NotImplementedError(
+            "merge: has no gradient; use torch.no_grad(), or torch operations: lse = logaddexp(lse_a, lse_b), "
+            "out = exp(lse_a - lse) * out_a + exp(lse_b - lse) * out_b"
+        )
     out, lse = torch.empty_like(out_a), torch.empty_like(lse_a)
     parts = dict(out_a=out_a, lse_a=lse_a, out_b=out_b, lse_b=lse_b, out=out, lse=lse)
     stream = torch._C._cuda_getCurrentRawStream(out_a.get_device()) if out_a.is_cuda else 0
