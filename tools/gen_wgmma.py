@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes kernels/ptx/wgmma_shapes.h: one struct per wgmma width in use. Run it after changing WIDTHS; the output is checked in.
 
-    python3 tools/gen_wgmma.py > kernels/ptx/wgmma_shapes.h
+python3 tools/gen_wgmma.py > kernels/ptx/wgmma_shapes.h
 """
 
 WIDTHS = (64, 80, 96, 112, 128, 160, 176, 192, 256)
@@ -31,7 +31,7 @@ def statement(n, a_in_registers, ptx_type):
         a = f"%{next_}"
         next_ += 1
     b, scale_d, trans_b = f"%{next_}", f"%{next_ + 1}", f"%{next_ + 2}"
-    out = ['      asm volatile(']
+    out = ["      asm volatile("]
     out.append(f'          "{{ .reg .pred p; setp.ne.b32 p, {scale_d}, 0;\\n"')
     out.append(f'          "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{ptx_type}.{ptx_type} {{"')
     for line in wrap(regs, "", 92):
@@ -42,7 +42,9 @@ def statement(n, a_in_registers, ptx_type):
     operands[0] = "          : " + operands[0].lstrip()
     out += operands
     if a_in_registers:
-        out.append('          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(TransB));')
+        out.append(
+            '          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(TransB));'
+        )
     else:
         out.append('          : "l"(a), "l"(b), "r"(accumulate), "n"(TransB));')
     return out
@@ -52,7 +54,9 @@ def method(n, a_in_registers):
     a = "const u32 (&a)[4]" if a_in_registers else "u64 a"
     name = "rs" if a_in_registers else "ss"
     out = ["  template <Element E, int TransB>"]
-    out.append(f"  static TILEWISE_INLINE void {name}(float (&d)[{n // 8}][4], {a}, u64 b, int accumulate) {{")
+    out.append(
+        f"  static TILEWISE_INLINE void {name}(float (&d)[{n // 8}][4], {a}, u64 b, int accumulate) {{"
+    )
     for n_type, (_, ptx_type) in enumerate(TYPES):
         out.append("    if constexpr (E == Element::bf16) {" if n_type == 0 else "    } else {")
         out += statement(n, a_in_registers, ptx_type)
@@ -60,8 +64,19 @@ def method(n, a_in_registers):
 
 
 def main():
-    out = ["// Written by tools/gen_wgmma.py: do not edit. wgmma.h says what the functions do.", "#pragma once", ""]
-    out += ['#include "../shared/config.h"', '#include "target.h"', "", "// clang-format off", "namespace tilewise::ptx {", ""]
+    out = [
+        "// Written by tools/gen_wgmma.py: do not edit. wgmma.h says what the functions do.",
+        "#pragma once",
+        "",
+    ]
+    out += [
+        '#include "../shared/config.h"',
+        '#include "target.h"',
+        "",
+        "// clang-format off",
+        "namespace tilewise::ptx {",
+        "",
+    ]
     out += ["template <int N>", "struct Wgmma;", ""]
     for n in WIDTHS:
         out += ["template <>", f"struct Wgmma<{n}> {{"] + method(n, False) + method(n, True) + ["};", ""]

@@ -7,6 +7,7 @@ catches each.
 The copy is built without optimisation to speak of and with the portable instruction set alone, so a fault
 costs one compilation and the conformance cases of its pass, up to the first failure. Exit code 1 when a fault
 survives, or when a fault's text is no longer in the sources."""
+
 import argparse
 import os
 import pathlib

@@ -1,4 +1,5 @@
 """What the tests of the command-line tool share: the tool, tensors in files, and one line a test for the closing count."""
+
 import os
 import pathlib
 import subprocess
@@ -28,8 +29,14 @@ class Tool:
         self.folder = pathlib.Path(folder)
 
     def __call__(self, *arguments, **environment):
-        return subprocess.run([TOOL, *map(str, arguments)], cwd=self.folder, capture_output=True, text=True, timeout=120,
-                              env={**os.environ, **environment})
+        return subprocess.run(
+            [TOOL, *map(str, arguments)],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={**os.environ, **environment},
+        )
 
     def good(self, *arguments, **environment):
         result = self(*arguments, **environment)

@@ -1,4 +1,5 @@
 """tilewise attend and grad on good input."""
+
 import numpy as np
 import pytest
 import safetensors_file
@@ -30,7 +31,9 @@ def test_out_and_lse(qkv):
 @pytest.mark.parametrize("flag, top_left", [("--causal", False), ("--causal-top-left", True)])
 def test_causal(qkv, flag, top_left):
     qkv.good(*ATTEND, flag)
-    np.testing.assert_allclose(qkv.load("o.npy"), reference(qkv.q, qkv.k, qkv.v, causal(20, 30, top_left))[0], atol=2e-6)
+    np.testing.assert_allclose(
+        qkv.load("o.npy"), reference(qkv.q, qkv.k, qkv.v, causal(20, 30, top_left))[0], atol=2e-6
+    )
 
 
 def test_window_scale_bias_mask(qkv):
@@ -40,7 +43,9 @@ def test_window_scale_bias_mask(qkv):
     distance = np.arange(30)[None] - np.arange(20)[:, None] - 10
     visible = mask & (distance >= -7) & (distance <= 3)
     qkv.good(*ATTEND, "--window", "7,3", "--scale", "0.3", "--bias", "b.npy", "--mask", "m.npy")
-    np.testing.assert_allclose(qkv.load("o.npy"), reference(qkv.q, qkv.k, qkv.v, visible, 0.3, bias)[0], atol=2e-6)
+    np.testing.assert_allclose(
+        qkv.load("o.npy"), reference(qkv.q, qkv.k, qkv.v, visible, 0.3, bias)[0], atol=2e-6
+    )
 
 
 def test_unbounded_window_is_no_window(qkv):
@@ -103,10 +108,22 @@ def test_fortran_order_and_old_versions(qkv):
 
 
 def test_safetensors_in_and_out(qkv):
-    safetensors_file.write(qkv.folder / "x.safetensors", {"q": bf16(qkv.q), "keys": bf16(qkv.k), "v": bf16(qkv.v)},
-                           bf16=("q", "keys", "v"))
-    qkv.good("attend", "--tensors", "x.safetensors", "--k", "keys", "--out", "r.safetensors:result", "--lse",
-             "r.safetensors")
+    safetensors_file.write(
+        qkv.folder / "x.safetensors",
+        {"q": bf16(qkv.q), "keys": bf16(qkv.k), "v": bf16(qkv.v)},
+        bf16=("q", "keys", "v"),
+    )
+    qkv.good(
+        "attend",
+        "--tensors",
+        "x.safetensors",
+        "--k",
+        "keys",
+        "--out",
+        "r.safetensors:result",
+        "--lse",
+        "r.safetensors",
+    )
     tensors, dtypes = safetensors_file.read(qkv.folder / "r.safetensors")
     assert dtypes == {"result": "BF16", "lse": "F32"}
     np.testing.assert_allclose(from_bf16(tensors["result"]), reference(qkv.q, qkv.k, qkv.v)[0], atol=2e-2)
@@ -152,8 +169,23 @@ def test_overwrites_an_old_result(qkv):
     assert qkv.load("o.npy").shape == (2, 20, 4, 16)
 
 
-GRAD = ["grad", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--dout", "do.npy", "--dq", "dq.npy", "--dk", "dk.npy",
-        "--dv", "dv.npy"]
+GRAD = [
+    "grad",
+    "--q",
+    "q.npy",
+    "--k",
+    "k.npy",
+    "--v",
+    "v.npy",
+    "--dout",
+    "do.npy",
+    "--dq",
+    "dq.npy",
+    "--dk",
+    "dk.npy",
+    "--dv",
+    "dv.npy",
+]
 
 
 def test_gradients_agree_with_differences(qkv):
@@ -165,7 +197,9 @@ def test_gradients_agree_with_differences(qkv):
         direction = rng.standard_normal(getattr(qkv, name).shape)
         predicted += (qkv.load(f"d{name}.npy").astype(np.float64) * direction).sum()
         moved.append((getattr(qkv, name), direction))
-    losses = [(reference(*(x + e * d for x, d in moved), causal(20, 30))[0] * qkv.do).sum() for e in (1e-5, -1e-5)]
+    losses = [
+        (reference(*(x + e * d for x, d in moved), causal(20, 30))[0] * qkv.do).sum() for e in (1e-5, -1e-5)
+    ]
     assert abs(predicted - (losses[0] - losses[1]) / 2e-5) < 1e-4 * max(1, abs(predicted))
 
 
@@ -174,8 +208,24 @@ def test_gradients_of_bias_and_sink(qkv):
     bias = qkv.save("b.npy", rng.standard_normal((1, 4, 1, 30), np.float32))
     qkv.save("s.npy", rng.standard_normal(4, np.float32))
     qkv.save("dl.npy", rng.standard_normal((2, 4, 20), np.float32))
-    text = qkv.good(*GRAD, "--bias", "b.npy", "--sink", "s.npy", "--dlse", "dl.npy", "--dbias", "db.npy", "--dsink", "ds.npy",
-                    "--out", "o.npy", "--lse", "l.npy", "--check")
+    text = qkv.good(
+        *GRAD,
+        "--bias",
+        "b.npy",
+        "--sink",
+        "s.npy",
+        "--dlse",
+        "dl.npy",
+        "--dbias",
+        "db.npy",
+        "--dsink",
+        "ds.npy",
+        "--out",
+        "o.npy",
+        "--lse",
+        "l.npy",
+        "--check",
+    )
     assert qkv.load("db.npy").shape == bias.shape and qkv.load("ds.npy").shape == (4,)
     assert "dbias" in text and "dsink" in text
     qkv.good(*ATTEND[:-1], "forward.npy", "--bias", "b.npy", "--sink", "s.npy")

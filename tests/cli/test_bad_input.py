@@ -1,39 +1,43 @@
 """Mistakes and hostile files: exit status 2, one message that says what works, nothing written."""
+
 import numpy as np
 import pytest
 import safetensors_file
 from conftest import ATTEND
 
 
-@pytest.mark.parametrize("arguments, says", [
-    (["--window", "5"], ["--window: '5'", "LEFT,RIGHT"]),
-    (["--window", "-2,0"], ["window_left", "-2"]),
-    (["--window", "1,2,3"], ["--window"]),
-    (["--scale", "big"], ["--scale: 'big'", "number"]),
-    (["--scale", "nan"], ["--scale"]),
-    (["--softcap", "0"], ["--softcap: '0'", "above 0"]),
-    (["--softcap", "-3"], ["--softcap"]),
-    (["--dropout", "1"], ["dropout_p: 1", "[0, 1)"]),
-    (["--seed", "3"], ["--seed", "--dropout"]),
-    (["--threads", "0"], ["--threads: '0'", "1 to 4096"]),
-    (["--threads", "many"], ["--threads"]),
-    (["--dtype", "fp8"], ["--dtype: 'fp8'", "bf16"]),
-    (["--device", "tpu"], ["--device: 'tpu'", "cuda"]),
-    (["--algorithm", "fastest"], ["fastest", "usable here"]),
-    (["--causal", "--causal-top-left"], ["--causal-top-left"]),
-    (["--no-such-option"], ["--no-such-option"]),
-    (["--bias", "missing.npy"], ["--bias: cannot open 'missing.npy'"]),
-    (["--bias", "notes.txt"], ["--bias: 'notes.txt'", "FILE.npy"]),
-    (["--cu-seqlens-q", "i.npy"], ["--q: shape (2, 20, 4, 16)", "(Tq, H, D)"]),
-    (["--seqused-k", "i.npy"], ["seqused_k"]),
-    (["--lse", "o.npy"], ["--lse: 'o.npy' is also --out's file"]),
-    (["--lse", "q.npy"], ["--lse: 'q.npy' is also --q's file"]),
-    (["--lse", "nowhere/l.npy"], ["--lse: cannot write beside 'nowhere/l.npy'"]),
-    (["--out", "folder.npy"], ["folder"]),
-    (["--mask", "q.npy"], ["--mask: fp32", "bool"]),
-    (["--bias", "m.npy"], ["--bias: bool"]),
-    (["--sink", "q.npy"], ["sink"]),
-])
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        (["--window", "5"], ["--window: '5'", "LEFT,RIGHT"]),
+        (["--window", "-2,0"], ["window_left", "-2"]),
+        (["--window", "1,2,3"], ["--window"]),
+        (["--scale", "big"], ["--scale: 'big'", "number"]),
+        (["--scale", "nan"], ["--scale"]),
+        (["--softcap", "0"], ["--softcap: '0'", "above 0"]),
+        (["--softcap", "-3"], ["--softcap"]),
+        (["--dropout", "1"], ["dropout_p: 1", "[0, 1)"]),
+        (["--seed", "3"], ["--seed", "--dropout"]),
+        (["--threads", "0"], ["--threads: '0'", "1 to 4096"]),
+        (["--threads", "many"], ["--threads"]),
+        (["--dtype", "fp8"], ["--dtype: 'fp8'", "bf16"]),
+        (["--device", "tpu"], ["--device: 'tpu'", "cuda"]),
+        (["--algorithm", "fastest"], ["fastest", "usable here"]),
+        (["--causal", "--causal-top-left"], ["--causal-top-left"]),
+        (["--no-such-option"], ["--no-such-option"]),
+        (["--bias", "missing.npy"], ["--bias: cannot open 'missing.npy'"]),
+        (["--bias", "notes.txt"], ["--bias: 'notes.txt'", "FILE.npy"]),
+        (["--cu-seqlens-q", "i.npy"], ["--q: shape (2, 20, 4, 16)", "(Tq, H, D)"]),
+        (["--seqused-k", "i.npy"], ["seqused_k"]),
+        (["--lse", "o.npy"], ["--lse: 'o.npy' is also --out's file"]),
+        (["--lse", "q.npy"], ["--lse: 'q.npy' is also --q's file"]),
+        (["--lse", "nowhere/l.npy"], ["--lse: cannot write beside 'nowhere/l.npy'"]),
+        (["--out", "folder.npy"], ["folder"]),
+        (["--mask", "q.npy"], ["--mask: fp32", "bool"]),
+        (["--bias", "m.npy"], ["--bias: bool"]),
+        (["--sink", "q.npy"], ["sink"]),
+    ],
+)
 def test_options(qkv, arguments, says):
     qkv.save("i.npy", np.array([0, 40], np.int32))
     qkv.save("m.npy", np.ones((1, 1, 20, 30), bool))
@@ -47,30 +51,36 @@ def test_missing_tensors(qkv):
     qkv.bad(*ATTEND[:-2], says="--out: missing")
 
 
-@pytest.mark.parametrize("name, shape, says", [
-    ("k", (2, 30, 3, 16), ["heads", "3"]),
-    ("k", (2, 30, 2, 8), ["k", "16"]),
-    ("v", (2, 29, 2, 16), ["v", "29"]),
-    ("k", (3, 30, 2, 16), ["k", "3"]),
-    ("q", (20, 4, 16), ["--q: shape (20, 4, 16)", "--cu-seqlens-q"]),
-    ("q", (20,), ["--q"]),
-    ("q", (2, 20, 4, 0), ["q"]),
-    ("v", (2, 30, 32), ["--v"]),
-])
+@pytest.mark.parametrize(
+    "name, shape, says",
+    [
+        ("k", (2, 30, 3, 16), ["heads", "3"]),
+        ("k", (2, 30, 2, 8), ["k", "16"]),
+        ("v", (2, 29, 2, 16), ["v", "29"]),
+        ("k", (3, 30, 2, 16), ["k", "3"]),
+        ("q", (20, 4, 16), ["--q: shape (20, 4, 16)", "--cu-seqlens-q"]),
+        ("q", (20,), ["--q"]),
+        ("q", (2, 20, 4, 0), ["q"]),
+        ("v", (2, 30, 32), ["--v"]),
+    ],
+)
 def test_shapes(qkv, name, shape, says):
     qkv.save(f"{name}.npy", np.zeros(shape, np.float32))
     qkv.bad(*ATTEND, says=says)
 
 
-@pytest.mark.parametrize("array, says", [
-    (np.zeros((2, 20, 4, 16), np.float64), "pass --dtype fp32"),
-    (np.zeros((2, 20, 4, 16), np.uint16), "pass --dtype bf16"),
-    (np.zeros((2, 20, 4, 16), ">f4"), "big-endian"),
-    (np.zeros((2, 20, 4, 16), np.int32), "int32"),
-    (np.zeros((2, 20, 4, 16), np.complex64), "dtype '<c8'"),
-    (np.zeros((2, 20, 4, 16), [("a", "<f4")]), "structured"),
-    (np.zeros((2, 20, 4, 16), np.float16), "fp32"),
-])
+@pytest.mark.parametrize(
+    "array, says",
+    [
+        (np.zeros((2, 20, 4, 16), np.float64), "pass --dtype fp32"),
+        (np.zeros((2, 20, 4, 16), np.uint16), "pass --dtype bf16"),
+        (np.zeros((2, 20, 4, 16), ">f4"), "big-endian"),
+        (np.zeros((2, 20, 4, 16), np.int32), "int32"),
+        (np.zeros((2, 20, 4, 16), np.complex64), "dtype '<c8'"),
+        (np.zeros((2, 20, 4, 16), [("a", "<f4")]), "structured"),
+        (np.zeros((2, 20, 4, 16), np.float16), "fp32"),
+    ],
+)
 def test_dtypes(qkv, array, says):
     qkv.save("q.npy", array)
     qkv.bad(*ATTEND, says=says)
@@ -96,9 +106,15 @@ HOSTILE_NPY = {
     "unknown key": npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1,), 'more': 1}", bytes(4)),
     "code": npy("{'descr': __import__('os').system('true'), 'fortran_order': False, 'shape': (1,)}"),
     "negative size": npy("{'descr': '<f4', 'fortran_order': False, 'shape': (-1, 4)}", bytes(16)),
-    "overflowing shape": npy("{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296, 2)}", bytes(16)),
-    "beyond 64 bits": npy("{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,)}", bytes(16)),
-    "many dimensions": npy("{'descr': '<f4', 'fortran_order': False, 'shape': (" + "1," * 100 + ")}", bytes(4)),
+    "overflowing shape": npy(
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296, 2)}", bytes(16)
+    ),
+    "beyond 64 bits": npy(
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,)}", bytes(16)
+    ),
+    "many dimensions": npy(
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (" + "1," * 100 + ")}", bytes(4)
+    ),
     "truncated data": npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 20, 4, 16)}", bytes(100)),
     "trailing data": npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1,)}", bytes(5)),
     "objects": npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}", bytes(8)),
@@ -155,13 +171,19 @@ def test_hostile_safetensors_length(tool, length):
 
 def test_names_what_the_file_has(tool):
     safetensors_file.write(tool.folder / "x.safetensors", {"queries": np.zeros((1, 2, 1, 4), np.float32)})
-    tool.bad("attend", "--tensors", "x.safetensors", "--out", "o.npy", says=["no tensor 'q'", "it has queries"])
+    tool.bad(
+        "attend", "--tensors", "x.safetensors", "--out", "o.npy", says=["no tensor 'q'", "it has queries"]
+    )
 
 
 def test_a_folder_a_pipe_and_a_device_are_no_files(qkv):
-    qkv.bad("attend", "--q", "/dev/zero.npy", "--k", "k.npy", "--v", "v.npy", "--out", "o.npy", says="cannot open")
+    qkv.bad(
+        "attend", "--q", "/dev/zero.npy", "--k", "k.npy", "--v", "v.npy", "--out", "o.npy", says="cannot open"
+    )
     (qkv.folder / "d.npy").mkdir()
-    qkv.bad("attend", "--q", "d.npy", "--k", "k.npy", "--v", "v.npy", "--out", "o.npy", says="not a regular file")
+    qkv.bad(
+        "attend", "--q", "d.npy", "--k", "k.npy", "--v", "v.npy", "--out", "o.npy", says="not a regular file"
+    )
 
 
 def test_metadata_that_leaves_the_tensors(tool):
@@ -187,17 +209,34 @@ def test_verbs(tool):
     tool.bad("bench", "--dim", "64,,8", says="--dim")
 
 
-GRAD = ["grad", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--dout", "do.npy", "--dq", "dq.npy", "--dk", "dk.npy"]
+GRAD = [
+    "grad",
+    "--q",
+    "q.npy",
+    "--k",
+    "k.npy",
+    "--v",
+    "v.npy",
+    "--dout",
+    "do.npy",
+    "--dq",
+    "dq.npy",
+    "--dk",
+    "dk.npy",
+]
 
 
-@pytest.mark.parametrize("arguments, says", [
-    ([], ["--dv: missing"]),
-    (["--dv", "dq.npy"], ["--dv: 'dq.npy' is also --dq's file"]),
-    (["--dv", "dv.npy", "--dbias", "db.npy"], ["--dbias", "--bias"]),
-    (["--dv", "dv.npy", "--dsink", "ds.npy"], ["--dsink", "--sink"]),
-    (["--dv", "dv.npy", "--dlse", "q.npy"], ["dlse"]),
-    (["--dv", "v.npy"], ["--dv: 'v.npy' is also --v's file"]),
-])
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        ([], ["--dv: missing"]),
+        (["--dv", "dq.npy"], ["--dv: 'dq.npy' is also --dq's file"]),
+        (["--dv", "dv.npy", "--dbias", "db.npy"], ["--dbias", "--bias"]),
+        (["--dv", "dv.npy", "--dsink", "ds.npy"], ["--dsink", "--sink"]),
+        (["--dv", "dv.npy", "--dlse", "q.npy"], ["dlse"]),
+        (["--dv", "v.npy"], ["--dv: 'v.npy' is also --v's file"]),
+    ],
+)
 def test_gradient_options(qkv, arguments, says):
     qkv.bad(*GRAD, *arguments, says=says)
 

@@ -1,4 +1,5 @@
 """The README's commands work as they stand there."""
+
 import pathlib
 import re
 import shlex
@@ -26,4 +27,7 @@ def test_command(qkv, command):
 
 def test_two_commands_exist():
     for name in ("run", "test"):
-        assert f"./{name} " in README and (pathlib.Path(__file__).resolve().parents[2] / name).stat().st_mode & 0o111
+        assert (
+            f"./{name} " in README
+            and (pathlib.Path(__file__).resolve().parents[2] / name).stat().st_mode & 0o111
+        )

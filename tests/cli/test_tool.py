@@ -1,4 +1,5 @@
 """The verbs without files, and what an interruption leaves behind."""
+
 import json
 import os
 import select
@@ -32,15 +33,31 @@ def test_explain(tool):
 
 
 def test_bench_json(tool):
-    lines = json.loads(tool.good("bench", "--seqlen", "64,128", "--dim", "32", "--heads", "2", "--seconds", "0.02", "--json",
-                                 "--against", "unfused"))
+    lines = json.loads(
+        tool.good(
+            "bench",
+            "--seqlen",
+            "64,128",
+            "--dim",
+            "32",
+            "--heads",
+            "2",
+            "--seconds",
+            "0.02",
+            "--json",
+            "--against",
+            "unfused",
+        )
+    )
     assert len(lines) == 2 * 2 * 2
     for line in lines:
         assert line["seconds"] > 0 and line["flops_per_second"] > 0 and line["share_of_peak"] > 0
 
 
 def test_bench_table(tool):
-    text = tool.good("bench", "--seqlen", "64", "--dim", "32", "--full", "--seconds", "0.02", "--against", "unfused-kept")
+    text = tool.good(
+        "bench", "--seqlen", "64", "--dim", "32", "--full", "--seconds", "0.02", "--against", "unfused-kept"
+    )
     assert "tilewise" in text and "unfused-kept" in text and "GFLOP/s" in text
 
 
@@ -60,14 +77,18 @@ def long_work(tool):
 def test_interrupted(long_work, name):
     old = long_work.save("o.npy", np.arange(3))
     before = sorted(p.name for p in long_work.folder.iterdir())
-    process = subprocess.Popen([TOOL, *ATTEND], cwd=long_work.folder, env={**os.environ, "TILEWISE_ISA": "scalar"})
+    process = subprocess.Popen(
+        [TOOL, *ATTEND], cwd=long_work.folder, env={**os.environ, "TILEWISE_ISA": "scalar"}
+    )
     deadline = time.time() + 60
     while len(list(long_work.folder.iterdir())) == len(before) and time.time() < deadline:
         time.sleep(0.01)
     assert process.poll() is None
     process.send_signal(getattr(signal, name))
     assert process.wait(30) == -getattr(signal, name)
-    after = sorted(p.name for p in long_work.folder.iterdir() if name != "SIGKILL" or not p.name.startswith("."))
+    after = sorted(
+        p.name for p in long_work.folder.iterdir() if name != "SIGKILL" or not p.name.startswith(".")
+    )
     assert after == before
     assert (long_work.load("o.npy") == old).all()
 
@@ -80,8 +101,12 @@ def test_disk_full(qkv):
 
 
 def test_a_file_size_limit_leaves_nothing(qkv):
-    result = subprocess.run(["bash", "-c", f"trap '' XFSZ; ulimit -f 1; exec {TOOL} {' '.join(ATTEND)}"], cwd=qkv.folder,
-                            capture_output=True, text=True)
+    result = subprocess.run(
+        ["bash", "-c", f"trap '' XFSZ; ulimit -f 1; exec {TOOL} {' '.join(ATTEND)}"],
+        cwd=qkv.folder,
+        capture_output=True,
+        text=True,
+    )
     assert result.returncode == 1 and "cannot write" in result.stderr
     assert sorted(p.name for p in qkv.folder.iterdir()) == ["do.npy", "k.npy", "q.npy", "v.npy"]
 
@@ -89,7 +114,9 @@ def test_a_file_size_limit_leaves_nothing(qkv):
 def test_progress_bar_on_a_terminal_only(long_work):
     """Standard error is a pseudo-terminal: a bar appears; elsewhere nothing does."""
     here, there = os.openpty()
-    process = subprocess.Popen([TOOL, *ATTEND], cwd=long_work.folder, stderr=there, env={**os.environ, "TILEWISE_ISA": "scalar"})
+    process = subprocess.Popen(
+        [TOOL, *ATTEND], cwd=long_work.folder, stderr=there, env={**os.environ, "TILEWISE_ISA": "scalar"}
+    )
     os.close(there)
     seen = b""
     while b"%" not in seen:

@@ -2,6 +2,7 @@
 """The form that the project keeps: include direction, sizes, columns, formatting, environment variables, words.
 
 Include direction: core <- oracle, plan <- cpu, cuda <- capi <- cli, python. kernels/ includes kernels/ alone."""
+
 import pathlib
 import re
 import shutil
@@ -29,7 +30,9 @@ WIDE = {"include/tilewise/tilewise.h"}
 
 
 def files():
-    names = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
+    names = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split("\n")
     return [ROOT / n for n in names if n and (ROOT / n).is_file()]
 
 
@@ -44,21 +47,28 @@ def check_includes(path, relative, lines):
             if quote == "<":
                 yield f"{relative}:{number}: kernels include kernels alone, not <{target}>"
             elif not (path.parent / target).resolve().is_relative_to(ROOT / "kernels"):
-                yield f"{relative}:{number}: \"{target}\" leaves kernels/"
+                yield f'{relative}:{number}: "{target}" leaves kernels/'
             continue
         if top and quote == '"' and not (path.parent / target).is_file() and "/" in target:
             if target.split("/")[0] not in ALLOWED[top]:
-                yield f"{relative}:{number}: {top} must not include \"{target}\""
+                yield f'{relative}:{number}: {top} must not include "{target}"'
 
 
 def check_functions(relative, lines):
     """A function body opens with a brace at the end of a column-0 line (clang-format) and closes in column 0."""
     start = None
     for number, line in enumerate(lines, 1):
-        if start is None and re.match(r"[A-Za-z].*\) (const )?(noexcept )?\{$|^    .*\) (const )?(noexcept )?\{$", line) \
-                and not line.startswith(("namespace", "struct", "class", "    ")):
+        if (
+            start is None
+            and re.match(r"[A-Za-z].*\) (const )?(noexcept )?\{$|^    .*\) (const )?(noexcept )?\{$", line)
+            and not line.startswith(("namespace", "struct", "class", "    "))
+        ):
             start = number
-        elif start is None and re.match(r" {4,}.*\) (const |noexcept )*\{$", line) and lines[number - 2][:1].isalpha():
+        elif (
+            start is None
+            and re.match(r" {4,}.*\) (const |noexcept )*\{$", line)
+            and lines[number - 2][:1].isalpha()
+        ):
             start = number
         elif start is not None and line.startswith("}"):
             if number - start > MAX_FUNCTION:
@@ -104,9 +114,13 @@ def check_format(paths):
         print("clang-format is not installed: formatting was not checked")
         return
     for start in range(0, len(paths), 40):
-        run = subprocess.run([tool, "--dry-run", *paths[start:start + 40]], cwd=ROOT, capture_output=True, text=True)
+        run = subprocess.run(
+            [tool, "--dry-run", *paths[start : start + 40]], cwd=ROOT, capture_output=True, text=True
+        )
         seen = set()
-        for match in re.finditer(r"^(\S+?):(\d+):\d+: warning: code should be clang-formatted", run.stderr, re.M):
+        for match in re.finditer(
+            r"^(\S+?):(\d+):\d+: warning: code should be clang-formatted", run.stderr, re.M
+        ):
             if match.group(1) not in seen:
                 seen.add(match.group(1))
                 yield f"{pathlib.Path(match.group(1))}:{match.group(2)}: not clang-formatted"
