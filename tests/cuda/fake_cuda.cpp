@@ -21,7 +21,7 @@ std::mutex mutex;
 std::vector<fake_cuda::Launch> launches;
 std::set<std::string> calls;
 std::map<CUdeviceptr, std::pair<size_t, int>> allocations;  // address -> bytes, device
-size_t argument_bytes = 0;
+size_t argument_bytes = 0, argument_index = 0;
 std::string failing = std::getenv("FAKE_CUDA_FAIL") ? std::getenv("FAKE_CUDA_FAIL") : "";
 thread_local std::vector<Context*> stack;
 
@@ -58,6 +58,7 @@ extern "C" {
 std::vector<fake_cuda::Launch>* fake_cuda_launches() { return &launches; }
 std::set<std::string>* fake_cuda_calls() { return &calls; }
 void fake_cuda_argument_bytes(size_t bytes) { argument_bytes = bytes; }
+void fake_cuda_argument_index(size_t index) { argument_index = index; }
 void fake_cuda_fail(const char* what) { failing = what; }
 
 int cuInit(unsigned) {
@@ -152,7 +153,7 @@ int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void*, int, size_t)
 int cuLaunchKernelEx(const CUlaunchConfig* c, std::string* function, void** arguments, void**) {
   FAIL_IF_TOLD;
   const std::lock_guard lock(mutex);
-  const auto* first = static_cast<const unsigned char*>(arguments[0]);
+  const auto* first = static_cast<const unsigned char*>(arguments[argument_index]);
   launches.push_back({*function,
                       {c->gridDimX, c->gridDimY, c->gridDimZ},
                       c->blockDimX,
@@ -163,11 +164,17 @@ int cuLaunchKernelEx(const CUlaunchConfig* c, std::string* function, void** argu
                       {first, first + argument_bytes}});
   return 0;
 }
-int cuTensorMapEncodeTiled(CUtensorMap* map, TensorMapDataType, uint32_t, void*, const uint64_t*,
+int cuTensorMapEncodeTiled(CUtensorMap* map, TensorMapDataType, uint32_t, void* address, const uint64_t*,
                            const uint64_t*, const uint32_t*, const uint32_t*, int, TensorMapSwizzle,
                            TensorMapL2Promotion, int) {
   FAIL_IF_TOLD;
   std::memset(map, 0, sizeof *map);
+  map->opaque[0] = reinterpret_cast<uint64_t>(address);
+  return 0;
+}
+int cuTensorMapReplaceAddress(CUtensorMap* map, void* address) {
+  FAIL_IF_TOLD;
+  map->opaque[0] = reinterpret_cast<uint64_t>(address);
   return 0;
 }
 int cuPointerGetAttribute(void* value, PointerAttribute attribute, CUdeviceptr pointer) {

@@ -16,13 +16,14 @@ struct Launch {
   unsigned grid[3], threads, shared_bytes, cluster;
   void* stream;
   int device;
-  std::vector<unsigned char> argument;  // the first one, `argument_bytes` of it
+  std::vector<unsigned char> argument;  // one of them, `argument_bytes` of it
 };
 
 // Exported by the library with C linkage:
 //   fake_cuda_launches()   std::vector<Launch>*, what was launched so far
 //   fake_cuda_calls()      std::set<std::string>*, the functions called so far that could fail
-//   fake_cuda_argument_bytes(size_t)   how much of the first argument of the launches to come is kept
+//   fake_cuda_argument_bytes(size_t)   how much of an argument of the launches to come is kept
+//   fake_cuda_argument_index(size_t)   which argument; the first when unset
 //   fake_cuda_fail(const char*)        as FAKE_CUDA_FAIL; "" = nothing fails
 
 }  // namespace fake_cuda

@@ -14,6 +14,7 @@
 #include "cuda/launch/params.h"
 #include "fake_cuda.h"
 #include "fresh_process.h"
+#include "kernels/wgmma/launch.h"
 #include "tilewise/tilewise.h"
 
 namespace tilewise::cuda {
@@ -226,7 +227,8 @@ TEST(Launch, C35_APreparedCallAllocatesAndWaitsForNothing) {
         if (tw_plan_execute(plan, &a, workspace.data(), workspace.bytes(), nullptr) != TW_OK)
           return std::string(tw_last_error());
         for (const std::string& call : calls)
-          if (call != "cuLaunchKernelEx" && call != "cuTensorMapEncodeTiled" && call != "cuMemsetD8Async")
+          if (call != "cuLaunchKernelEx" && call != "cuMemsetD8Async" && call != "cuTensorMapEncodeTiled" &&
+              call != "cuTensorMapReplaceAddress")
             called += cat(algorithm, " calls ", call, "; ");
         if (!calls.count("cuLaunchKernelEx")) called += "nothing launched; ";
         tw_plan_destroy(plan);
@@ -234,6 +236,46 @@ TEST(Launch, C35_APreparedCallAllocatesAndWaitsForNothing) {
     return called;
   });
   EXPECT_EQ(said, "");
+}
+
+// Tensor maps are encoded once a plan and moved afterwards, or encoded anew where the driver cannot move
+// them.
+TEST(Launch, TensorMapsFollowTheMemory) {
+  const auto run = [](const Environment& environment) {
+    return in_fresh_process(environment, [] {
+      exported<void(size_t)>("fake_cuda_argument_bytes")(sizeof(wgmma::ForwardLaunch));
+      exported<void(size_t)>("fake_cuda_argument_index")(1);
+      Views views(0);
+      tw_attention a = views.attention(2, 100, 4, 64), b = views.attention(2, 100, 4, 64);
+      a.options.algorithm = b.options.algorithm = "wgmma";
+      tw_plan* plan = nullptr;
+      if (tw_plan_create(&a, TW_FORWARD, &plan) != TW_OK) return std::string(tw_last_error());
+      const DeviceBuffer workspace(0, tw_plan_workspace(plan));
+      std::string said;
+      auto& calls = *exported<std::set<std::string>*()>("fake_cuda_calls")();
+      for (const tw_attention* x : {&a, &b, &a}) {
+        calls.clear();
+        if (tw_plan_execute(plan, x, workspace.data(), workspace.bytes(), nullptr) != TW_OK)
+          return std::string(tw_last_error());
+        wgmma::ForwardLaunch launch{};
+        std::memcpy(&launch, launches().back().argument.data(), sizeof launch);
+        const auto points_to = [](const TensorMap& map, const tw_tensor& t) {
+          uint64_t address = 0;
+          std::memcpy(&address, &map, sizeof address);
+          return address == reinterpret_cast<uint64_t>(t.data);
+        };
+        said += points_to(launch.q, x->q) && points_to(launch.k, x->k) && points_to(launch.v, x->v) ? "right"
+                                                                                                    : "wrong";
+        said += calls.count("cuTensorMapEncodeTiled") ? " encoded; " : " moved; ";
+      }
+      tw_plan_destroy(plan);
+      return said;
+    });
+  };
+  EXPECT_EQ(run(kHopper), "right encoded; right moved; right moved; ");
+  Environment refusing = kHopper;
+  refusing["FAKE_CUDA_FAIL"] = "cuTensorMapReplaceAddress=1";
+  EXPECT_EQ(run(refusing), "right encoded; right encoded; right encoded; ");
 }
 
 TEST(Launch, PointersLessAlignedThanPlannedAreRefused) {

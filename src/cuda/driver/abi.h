@@ -121,7 +121,8 @@ struct CUlaunchConfig {
 // Absent from older drivers; null then.
 #define TILEWISE_LIBCUDA_OPTIONAL(X)                         \
   X(cuCtxGetId, (CUcontext context, unsigned long long* id)) \
-  X(cuFuncLoad, (CUfunction function))
+  X(cuFuncLoad, (CUfunction function))                       \
+  X(cuTensorMapReplaceAddress, (CUtensorMap * map, void* address))
 
 using nvrtcResult = int;
 using nvrtcProgram = struct ProgramHandle*;

@@ -253,4 +253,13 @@ TensorMap encode_tensor_map(const TensorMapShape& s, const char* what) {
   return std::bit_cast<TensorMap>(map);
 }
 
+bool move_tensor_map(TensorMap& map, const void* address) {
+  const auto replace = libcuda().cuTensorMapReplaceAddress;
+  if (!replace) return false;
+  CUtensorMap moved = std::bit_cast<CUtensorMap>(map);
+  if (replace(&moved, const_cast<void*>(address)) != kSuccess) return false;
+  map = std::bit_cast<TensorMap>(moved);
+  return true;
+}
+
 }  // namespace tilewise::cuda

@@ -1,5 +1,8 @@
-// The Hopper forward: tensor maps for q, k and v are made on the host for every call and travel as a kernel
-// argument; the tile counter in the workspace is cleared on the stream before the launch.
+// The Hopper forward: tensor maps for q, k and v are made on the host at the first call, point to each
+// further call's memory, and travel as a kernel argument; the tile counter in the workspace is cleared on the
+// stream before the launch.
+#include <mutex>
+
 #include "core/error.h"
 #include "cuda/launch/families.h"
 #include "cuda/launch/params.h"
@@ -47,17 +50,10 @@ class WgmmaForward final : public CudaExecution {
   void enqueue(const Problem& p, std::byte* workspace, const Launcher& launcher) const override {
     check_alignment(p);
     const AttentionParams a = attention_params(p);
-    const i32 pack = wgmma::pack_log2(config_, a.group), batches = p.packed ? 1 : a.B;
-    const i64 q_rows = p.packed ? p.total_q : p.Sq, k_rows = p.packed ? p.total_k : p.Sk;
-    // Without keys nothing is read, but a map needs an address.
-    const void *k = k_rows ? a.k : a.q, *v = k_rows ? a.v : a.q;
+    const i32 pack = wgmma::pack_log2(config_, a.group);
     wgmma::ForwardLaunch launch{};
-    launch.q =
-        encode(wgmma::query_map(a.q, a.q_stride, q_rows, batches, a.H, a.D, pack), config_.element, "q");
-    launch.k = encode(wgmma::key_value_map(k, a.k_stride, k_rows, batches, a.Hk, a.D, config_.Bc),
-                      config_.element, "k");
-    launch.v = encode(wgmma::key_value_map(v, a.v_stride, k_rows, batches, a.Hk, a.Dv, config_.Bc),
-                      config_.element, "v");
+    const Maps maps = maps_of(p, a, pack);
+    launch.q = maps.q, launch.k = maps.k, launch.v = maps.v;
     launch.order = order_;
     launch.pack_log2 = pack;
     if (counter_bytes_) {
@@ -69,9 +65,33 @@ class WgmmaForward final : public CudaExecution {
     for (const common::UncoveredParams& u : uncovered_outputs(p)) launcher(use++, u);
   }
 
+  struct Maps {
+    TensorMap q, k, v;
+  };
+  Maps encode_maps(const Problem& p, const AttentionParams& a, i32 pack, const void* k, const void* v) const {
+    const i32 batches = p.packed ? 1 : a.B;
+    const i64 q_rows = p.packed ? p.total_q : p.Sq, k_rows = p.packed ? p.total_k : p.Sk;
+    return {encode(wgmma::query_map(a.q, a.q_stride, q_rows, batches, a.H, a.D, pack), config_.element, "q"),
+            encode(wgmma::key_value_map(k, a.k_stride, k_rows, batches, a.Hk, a.D, config_.Bc),
+                   config_.element, "k"),
+            encode(wgmma::key_value_map(v, a.v_stride, k_rows, batches, a.Hk, a.Dv, config_.Bc),
+                   config_.element, "v")};
+  }
+  Maps maps_of(const Problem& p, const AttentionParams& a, i32 pack) const {
+    // Without keys nothing is read, but a map needs an address.
+    const bool keys = (p.packed ? p.total_k : p.Sk) > 0;
+    const void *k = keys ? a.k : a.q, *v = keys ? a.v : a.q;
+    std::call_once(encoded_, [&] { first_maps_ = encode_maps(p, a, pack, k, v); });
+    Maps maps = first_maps_;
+    if (move_tensor_map(maps.q, a.q) && move_tensor_map(maps.k, k) && move_tensor_map(maps.v, v)) return maps;
+    return encode_maps(p, a, pack, k, v);
+  }
+
   const Config config_;
   const TileOrder order_;
   const size_t counter_bytes_;
+  mutable std::once_flag encoded_;
+  mutable Maps first_maps_{};
 };
 
 }  // namespace
