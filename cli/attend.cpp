@@ -1,6 +1,7 @@
 // tilewise attend: attention of tensors in files.
 #include "cli/attend.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 

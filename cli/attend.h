@@ -1,11 +1,14 @@
 // What attend and grad share: the tensors of a problem, read from files and handed to the library.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 
 #include "cli/io/operands.h"
 #include "cli/options.h"
+
+namespace CLI {
+class App;  // of CLI11, whose one header takes seconds to compile
+}
 
 namespace tilewise::cli {
 

@@ -1,5 +1,6 @@
 // tilewise bench: speed over a grid of problems, beside the machine's peak of the same moment and beside
 // contenders.
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <map>

@@ -1,5 +1,6 @@
 // tilewise check: is this installation right? A list of problems that together use every feature, on every
 // kernel that this machine can run, each result held against the fp64 oracle.
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
 #include <cstdio>

@@ -3,7 +3,9 @@
 // error.
 #pragma once
 
-#include <CLI/CLI.hpp>
+namespace CLI {
+class App;  // of CLI11, whose one header takes seconds to compile
+}
 
 namespace tilewise::cli {
 

@@ -1,5 +1,6 @@
 // tilewise compile: builds GPU kernels ahead of time, on any machine with NVRTC, into the cache or into a
 // pack.
+#include <CLI/CLI.hpp>
 #include <atomic>
 #include <cstdio>
 #include <memory>

@@ -1,4 +1,5 @@
 // tilewise explain: the planner's decision for a problem given by its sizes. Nothing is run.
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 

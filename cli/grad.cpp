@@ -1,5 +1,6 @@
 // tilewise grad: gradients of attention of tensors in files. The forward runs first: its out and lse are the
 // backward's inputs.
+#include <CLI/CLI.hpp>
 #include <memory>
 
 #include "cli/attend.h"

@@ -1,4 +1,5 @@
 // tilewise: the command-line tool. Standard output carries the answer, standard error everything else.
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
 

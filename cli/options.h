@@ -2,11 +2,14 @@
 // and what works.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
 #include "tilewise/tilewise.h"
+
+namespace CLI {
+class App;  // of CLI11, whose one header takes seconds to compile
+}
 
 namespace tilewise::cli {
 
