@@ -2,7 +2,7 @@
 """tilewise.attention against PyTorch's own scaled_dot_product_attention on the CPU, on torch tensors: B 1, H 8.
 
     python bench/cpu.py --dtype fp32            # a table: milliseconds of both, and how much faster Tilewise is
-    python bench/cpu.py --dtype bf16 --seq 512,1024 --threads 2
+    python bench/cpu.py --dtype bf16 --seq 512,1024 --threads 1 --clock cpu    # where others use the machine too
 
 Each side gets the layout that it likes best (Tilewise (B, S, H, D), PyTorch (B, H, S, D)), the two alternate, and each
 figure is the median over the rounds. Short calls are timed after one of their own kind: PyTorch's threads spin for some
@@ -19,17 +19,18 @@ import torch.nn.functional as F
 import tilewise
 
 
-def seconds(call, first: float = 0.0) -> float:
+def seconds(call, clock, first: float = 0.0) -> float:
     """Of one call; after an untimed one where that is short (`first`: what it may take)."""
     if first < 0.1:
         call()
-    begin = time.perf_counter()
+    begin = clock()
     call()
-    return time.perf_counter() - begin
+    return clock() - begin
 
 
-def measure(S: int, D: int, causal: bool, dtype: torch.dtype, budget: float) -> tuple[float, float, float]:
+def measure(S: int, D: int, causal: bool, dtype: torch.dtype, args) -> tuple[float, float, float]:
     """Seconds of PyTorch and of Tilewise, and the median of the rounds' ratios."""
+    clock = time.process_time if args.clock == "cpu" else time.perf_counter
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, S, 8, D, dtype=dtype) for _ in range(3))
     heads_first = [t.transpose(1, 2).contiguous() for t in (q, k, v)]
@@ -38,14 +39,14 @@ def measure(S: int, D: int, causal: bool, dtype: torch.dtype, budget: float) -> 
         return F.scaled_dot_product_attention(*heads_first, is_causal=causal)
 
     def ours():
-        return tilewise.attention(q, k, v, causal=causal)
+        return tilewise.attention(q, k, v, causal=causal, threads=args.threads)
 
     tolerance = 2e-2 if dtype == torch.bfloat16 else 1e-4
     torch.testing.assert_close(ours(), theirs().transpose(1, 2), rtol=tolerance, atol=tolerance)
-    first = seconds(ours, 1.0)
-    pairs, end = [], time.perf_counter() + budget
-    while len(pairs) < 3 or time.perf_counter() < end:
-        pairs.append((seconds(theirs, first), seconds(ours, first)))
+    first = seconds(ours, clock, 1.0)
+    pairs, end = [], time.perf_counter() + args.seconds
+    while len(pairs) < args.rounds or time.perf_counter() < end:
+        pairs.append((seconds(theirs, clock, first), seconds(ours, clock, first)))
     a, b = (statistics.median(x) for x in zip(*pairs))
     return a, b, statistics.median(x / y for x, y in pairs)
 
@@ -60,16 +61,20 @@ def main() -> None:
     parser.add_argument("--head-dim", type=numbers, default=[64, 128])
     parser.add_argument("--causal", type=numbers, default=[0, 1])
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--seconds", type=float, default=0.5, help="time of one cell, at least three rounds")
+    parser.add_argument("--seconds", type=float, default=0.5, help="time of one cell, after the least rounds")
+    parser.add_argument("--rounds", type=int, default=3, help="at least so many")
+    parser.add_argument("--clock", default="wall", choices=["wall", "cpu"], help="cpu: the process's time")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[args.dtype]
-    print(f"{args.dtype}, {args.threads} threads, torch {torch.__version__}, tilewise {tilewise.__version__}")
+    print(
+        f"{args.dtype}, {args.threads} threads, {args.clock} clock, torch {torch.__version__}, tilewise {tilewise.__version__}"
+    )
     print("| D | mask | S | PyTorch, ms | Tilewise, ms | times as fast |\n|---|---|---|---|---|---|")
     for D in args.head_dim:
         for causal in args.causal:
             for S in args.seq:
-                theirs, ours, ratio = measure(S, D, bool(causal), dtype, args.seconds)
+                theirs, ours, ratio = measure(S, D, bool(causal), dtype, args)
                 mask = "causal" if causal else "full"
                 print(
                     f"| {D} | {mask} | {S} | {theirs * 1e3:.2f} | {ours * 1e3:.2f} | {ratio:.2f} |",

@@ -31,12 +31,13 @@ def reference(arrays: dict[str, Array], dout: Array, options: dict, dtype: Any) 
     """out, dq, dk, dv by the definition, every intermediate rounded to `dtype`: float64, or naive attention in another."""
     work = np.float64 if dtype == np.float64 else np.float32
 
-    def rounded(x: Array) -> Array:
+    def rounded(x: Any) -> Any:
         return x.astype(dtype).astype(work)
 
-    q, k, v, g = (np.moveaxis(np.asarray(x, work), 2, 1) for x in (*map(arrays.get, "qkv"), dout))
+    heads: list[Array] = [np.moveaxis(np.asarray(x, work), 2, 1) for x in (*map(arrays.get, "qkv"), dout)]
+    q, k, v, g = heads
     group = q.shape[1] // k.shape[1]
-    k, v = (np.repeat(x, group, 1) for x in (k, v))
+    k, v = np.repeat(k, group, 1), np.repeat(v, group, 1)
     Sq, Sk, scale = q.shape[2], k.shape[2], 1 / math.sqrt(q.shape[3])
     s = rounded(scale * rounded(q @ k.swapaxes(2, 3)))
     slope = np.ones_like(s)
@@ -80,14 +81,14 @@ def run_trial(shape: tuple[int, ...], options: dict, dtype: Any, algorithm: str 
     """The largest share of the allowed error that a result uses: up to 1 is right."""
     rng = np.random.default_rng(7)
     B, Sq, Sk, H, Hk, D, Dv = shape
-    sizes = dict(q=(B, Sq, H, D), k=(B, Sk, Hk, D), v=(B, Sk, Hk, Dv))
-    arrays = {name: rng.standard_normal(size).astype(dtype) for name, size in sizes.items()}
-    plain = dict(options)
+    sizes: dict[str, tuple] = dict(q=(B, Sq, H, D), k=(B, Sk, Hk, D), v=(B, Sk, Hk, Dv))
+    arrays: dict[str, Array] = {name: rng.standard_normal(size).astype(dtype) for name, size in sizes.items()}
+    plain: dict[str, Any] = dict(options)
     for name in ("bias", "mask", "sink", "alibi_slopes"):
         if name in options:
             x = rng.random(plain.pop(name)).astype(np.float32)
             arrays[name] = x < 0.7 if name == "mask" else x
-    more = {n: x for n, x in arrays.items() if n not in "qkv"}
+    more: dict[str, Any] = {n: x for n, x in arrays.items() if n not in "qkv"}
     q, k, v = (arrays[n] for n in "qkv")
     out, lse = attention(q, k, v, return_lse=True, algorithm=algorithm, **more, **plain)
     dout = rng.standard_normal(out.shape).astype(dtype)

@@ -16,12 +16,12 @@ def _describe(name: str, x: Any) -> Any:
         return None
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
-        from ._torch import describe
+        from . import _torch
 
-        return describe(name, x)
-    from ._arrays import as_host_array, describe
+        return _torch.describe(name, x)
+    from . import _arrays
 
-    return describe(name, as_host_array(name, x))
+    return _arrays.describe(name, _arrays.as_host_array(name, x))
 
 
 def _plan(pass_: int, q: Any, k: Any, v: Any, options: dict) -> Any:

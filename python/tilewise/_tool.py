@@ -108,17 +108,21 @@ def _call(inputs: tuple, backward: bool, options: dict) -> Any:
         if not backward:
             return lambda: attention(*inputs, **options)
         out, lse = attention(*inputs, return_lse=True, **options)
-        return lambda: attention_backward(out, *inputs, out, lse, **options)
+        q, k, v = inputs
+        return lambda: attention_backward(out, q, k, v, out, lse, **options)
     import torch
 
-    if not backward:
-        return lambda: (attention(*inputs, **options), torch.cuda.synchronize())
-    leaves = [t.requires_grad_() for t in inputs]
+    leaves = [t.requires_grad_(backward) for t in inputs]
     out = attention(*leaves, **options)
-    return lambda: (
-        torch.autograd.grad(out, leaves, torch.ones_like(out), retain_graph=True),
-        torch.cuda.synchronize(),
-    )
+
+    def run() -> None:
+        if backward:
+            torch.autograd.grad(out, leaves, torch.ones_like(out), retain_graph=True)
+        else:
+            attention(*leaves, **options)
+        torch.cuda.synchronize()
+
+    return run
 
 
 def _bench(x: argparse.Namespace) -> None:
@@ -130,7 +134,8 @@ def _bench(x: argparse.Namespace) -> None:
         inputs = _inputs(x, dtype, dim, seqlen)
         call = _call(inputs, pass_ == "bwd", options)
         call()
-        times, end = [], time.perf_counter() + x.seconds
+        times: list[float] = []
+        end = time.perf_counter() + x.seconds
         while not times or time.perf_counter() < end:
             begin = time.perf_counter()
             call()

@@ -60,9 +60,10 @@ def run(
     """Executes a pass; `tensors` in the order of _options.TENSORS, trailing ones may be left out."""
     q = tensors[0]
     assert q is not None
+    described: tuple = tensors
     if not _direct:
-        tensors = tuple([describe(name, t) for name, t in zip(TENSORS, tensors)])
-    work = _core.Call(pass_, tensors, options, 0 if rng_state is None else rng_state.data_ptr())
+        described = tuple([describe(name, t) for name, t in zip(TENSORS, tensors)])
+    work = _core.Call(pass_, described, options, 0 if rng_state is None else rng_state.data_ptr())
     if not q.is_cuda:
         work.run(0, 0, 0)
         return
@@ -211,7 +212,7 @@ forward.register_autograd(_differentiate, setup_context=_save)
 backward.register_autograd(_no_double_backward, setup_context=lambda ctx, inputs, output: None)
 
 
-def _plain(*tensors: Optional[Tensor]) -> bool:
+def _plain(*tensors: Any) -> bool:
     """No autograd, tracing or subclass is involved: the op's body can run without the dispatcher in
     between."""
     if torch.compiler.is_compiling():
