@@ -119,6 +119,11 @@ int cuCtxGetDevice(int* device) {
   *device = stack.back()->device;
   return 0;
 }
+int cuCtxGetId(Context* context, unsigned long long* id) {
+  if (std::getenv("FAKE_CUDA_NO_IDS")) return 1;
+  *id = static_cast<unsigned long long>(context->device) + 1;
+  return 0;
+}
 int cuCtxPushCurrent_v2(Context* context) {
   stack.push_back(context);
   return 0;

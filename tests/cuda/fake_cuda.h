@@ -2,6 +2,7 @@
 // kernels do nothing.
 //   FAKE_CUDA_DEVICES   their compute capabilities, "90" when unset, "80 90" for two
 //   FAKE_CUDA_VERSION   13000 when unset
+//   FAKE_CUDA_NO_IDS    contexts have no numbers
 //   FAKE_CUDA_FAIL      "symbol=code": that function fails
 #pragma once
 

@@ -392,16 +392,28 @@ TEST(Launch, NoNvrtcSaysWhatToInstall) {
 }
 
 TEST(Launch, TheCallersContextComesBack) {
-  const std::string said = in_fresh_process(kFake, [] {
-    const Forward f0(0), f1(1);
-    const CurrentDevice outer(0);
-    const uint64_t before = outer.context();
-    std::string result = f1.run();
-    result += f0.run();
-    const CurrentDevice again(0);
-    return cat(result, before == again.context(), " on ", launches()[0].device, launches()[1].device);
-  });
-  EXPECT_EQ(said, "TW_OK TW_OK 1 on 10");
+  for (const char* ids : {"", "1"}) {
+    const std::string said = in_fresh_process(with({{"FAKE_CUDA_NO_IDS", ids}}), [] {
+      const Forward f0(0), f1(1);
+      const CurrentDevice outer(0);
+      const uint64_t before = outer.context();
+      std::string result = f1.run();
+      result += f0.run();
+      const CurrentDevice again(0);
+      const bool kept = before == again.context();
+      {
+        const CurrentDevice inner(1);
+        result += f1.run();
+        result += f0.run();
+        const CurrentDevice once_more(1);
+        result += inner.context() == once_more.context() && before != inner.context() ? "same " : "other ";
+      }
+      std::string where;
+      for (const fake_cuda::Launch& l : launches()) where += std::to_string(l.device);
+      return cat(result, kept, CurrentDevice(0).context() == before, " on ", where);
+    });
+    EXPECT_EQ(said, "TW_OK TW_OK TW_OK TW_OK same 11 on 1010");
+  }
 }
 
 TEST(Launch, OnePlanManyThreads) {

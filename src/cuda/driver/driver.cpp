@@ -91,10 +91,12 @@ CUcontext primary_context(int ordinal) {
   return context;
 }
 
+// A number that no other context of the process ever has, or 0 where the driver gives none: then the handle
+// must do.
 uint64_t context_number(CUcontext context) {
   unsigned long long id = 0;
-  if (libcuda().cuCtxGetId && libcuda().cuCtxGetId(context, &id) == kSuccess) return id;
-  return reinterpret_cast<uint64_t>(context);
+  if (!context || !libcuda().cuCtxGetId || libcuda().cuCtxGetId(context, &id) != kSuccess) return 0;
+  return id;
 }
 
 // Loading a module inside a stream capture of another thread is harmless; this says so to the driver.
@@ -144,17 +146,27 @@ const Device& device(int ordinal) {
 }
 
 CurrentDevice::CurrentDevice(int ordinal) {
+  struct Known {
+    uint64_t context = 0;
+    int device = -1;
+  };
+  thread_local Known known;  // calls repeat, and every question to the driver takes time
   const Libcuda& cu = libcuda();
   CUcontext current = nullptr;
   check(cu.cuCtxGetCurrent(&current), "cuCtxGetCurrent");
+  context_ = context_number(current);
+  if (context_ && known.context == context_ && known.device == ordinal) return;
   CUdevice current_device = -1;
   if (current) check(cu.cuCtxGetDevice(&current_device), "cuCtxGetDevice");
-  if (current_device != ordinal) {
+  if (current_device == ordinal) {
+    known = {context_, ordinal};
+  } else {
     current = primary_context(ordinal);
     check(cu.cuCtxPushCurrent_v2(current), "cuCtxPushCurrent");
     pushed_ = true;
+    context_ = context_number(current);
   }
-  context_ = context_number(current);
+  if (!context_) context_ = reinterpret_cast<uint64_t>(current);
 }
 
 CurrentDevice::~CurrentDevice() {
