@@ -30,7 +30,9 @@ struct Table {
     while (std::getline(file, line)) {
       if (line.rfind("nvrtc ", 0) == 0) nvrtc = line.substr(6);
       const size_t tab = line.find('\t');
-      if (tab != std::string::npos) number[line.substr(tab + 1)] = std::stoi(line);
+      if (tab == std::string::npos) continue;
+      EXPECT_TRUE(number.emplace(line.substr(tab + 1), std::stoi(line)).second)
+          << path << ": twice: " << line;
     }
   }
   std::string nvrtc;
