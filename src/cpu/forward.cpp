@@ -15,8 +15,12 @@ i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }
 // head the last queries first, which see most keys under a causal mask.
 class TaskList {
  public:
-  TaskList(const Problem& p, const std::vector<Sequence>& all, int queries, int group)
-      : H_(p.H), queries_(queries), group_(group) {
+  TaskList(const Problem& p, const std::vector<Sequence>& all, int queries, int group, int threads)
+      : H_(p.H),
+        queries_(queries),
+        group_(group),
+        threads_(threads),
+        equal_heads_(p.varlen() ? 0 : p.B * p.H) {
     for (const Sequence& s : all) order_.push_back(&s);
     if (p.varlen())
       std::stable_sort(order_.begin(), order_.end(),
@@ -40,11 +44,18 @@ class TaskList {
   }
 
  private:
-  i64 groups(const Sequence& s) const { return ceil_div(ceil_div(s.sq, queries_), group_); }
+  // Groups of a head: no more than it needs, or up to a quarter more where all tasks then go evenly to the
+  // threads.
+  i64 groups(const Sequence& s) const {
+    const i64 blocks = ceil_div(s.sq, queries_), least = ceil_div(blocks, group_);
+    for (i64 n = least; equal_heads_ && n <= std::min(least + least / 4, blocks); ++n)
+      if (n * equal_heads_ % threads_ == 0) return n;
+    return least;
+  }
 
   std::vector<const Sequence*> order_;
   std::vector<i64> end_;  // tasks up to and including the n-th sequence
-  i64 H_, queries_, group_;
+  i64 H_, queries_, group_, threads_, equal_heads_;
 };
 
 class Forward : public Execution {
@@ -62,7 +73,7 @@ class Forward : public Execution {
     const std::vector<Sequence> all = sequences(p);
     clear_unused_rows(p, all);
     const int group = group_for(p, all);
-    const TaskList tasks(p, all, kernels_.queries, group);
+    const TaskList tasks(p, all, kernels_.queries, group, threads_);
     auto* kernel = kernels_.forward[dtype_index(p.dtype)];
     parallel(threads_, tasks.count(), [&](int worker, i64 number) {
       const TaskList::Item item = tasks[number];
