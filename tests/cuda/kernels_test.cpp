@@ -49,8 +49,10 @@ std::ofstream written_table(const char* variable, const std::string& nvrtc) {
 }
 
 // What runs by default is a sample: every family, pass and element type, the head dims people use.
-// TILEWISE_ALL_KERNELS (the test labelled slow) runs all.
+// TILEWISE_ALL_KERNELS (the test labelled slow) runs all, TILEWISE_KERNELS=TEXT those whose summary has TEXT.
 bool in_sample(const Config& c, int arch) {
+  if (const char* part = std::getenv("TILEWISE_KERNELS"))
+    return config_summary(c).find(part) != std::string::npos;
   if (std::getenv("TILEWISE_ALL_KERNELS")) return true;
   const bool baseline = c.family == Family::unfused || c.family == Family::fa1;
   const bool plain = !c.varlen && !c.softcap && !c.alibi && !c.bias && !c.boolean_mask && !c.dropout &&
