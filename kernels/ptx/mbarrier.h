@@ -31,14 +31,15 @@ TILEWISE_INSTRUCTION void mbarrier_arrive_expect(u64& bar, u32 bytes) TILEWISE_P
       : "memory");
 });
 
-// mbarrier.try_wait.parity until it succeeds
+// mbarrier.try_wait.parity until it succeeds; asleep meanwhile, for up to so many nanoseconds at a time
+inline constexpr u32 kPatience = 1000000;
 TILEWISE_INSTRUCTION void mbarrier_wait(u64& bar, u32 parity) TILEWISE_PTX({
   asm volatile(
       "{ .reg .pred done;\n"
       "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1, %2;\n"
       "@!done bra again; }" ::"r"(shared_address(&bar)),
-      "r"(parity)
+      "r"(parity), "r"(kPatience)
       : "memory");
 });
 

@@ -13,6 +13,26 @@ namespace tilewise {
 
 inline constexpr float kSlack = 8.f;
 
+struct FinishedRow {
+  float factor;  // the one division: what the accumulator of the row is multiplied by
+  float lse;
+  bool empty;  // no visible key: the output is 0 whatever the accumulator holds
+};
+
+// A row whose probabilities exp2(score - offset), scores in log2 units, sum up to `sum`; sink: -inf when
+// there is none.
+template <bool kPrecise>
+TILEWISE_INLINE FinishedRow finish_row(float sum, float offset, float sink) {
+  // Masked keys add exactly 0, the largest visible one at least 2^-kSlack, and a NaN is not 0: this asks the
+  // mask.
+  const bool empty = sum == 0.f;
+  const float sink_log2 = sink * kLog2e, top = empty || sink_log2 > offset ? sink_log2 : offset;
+  if (top == -infinity()) return {0.f, -infinity(), true};
+  const float shift = ptx::ex2(offset - top);
+  const float total = empty ? ptx::ex2(sink_log2 - top) : sum * shift + ptx::ex2(sink_log2 - top);
+  return {kPrecise ? ptx::div(shift, total) : shift * ptx::rcp(total), (top + ptx::lg2(total)) * kLn2, empty};
+}
+
 template <int tiles>
 struct OnlineSoftmax {
   float row_max[tiles][2];  // in score units
@@ -76,16 +96,10 @@ struct OnlineSoftmax {
       }
   }
 
-  struct Row {
-    float factor;  // the one division: what the accumulator of the row is multiplied by
-    float lse;
-    bool empty;  // no visible key: the output is 0 whatever the accumulator holds
-  };
-
   // The same for scores in any units, and for fp32 with the maximum and the sink compared in natural ones:
   // the rounding of their multiples of log2 e would show.
   template <class Score>
-  TILEWISE_INLINE Row finish(int m, int r, const Score& score, float sink) const {
+  TILEWISE_INLINE FinishedRow finish(int m, int r, const Score& score, float sink) const {
     if constexpr (!Score::kPrecise) return finish(m, r, score.multiplier, sink);
     float sum = row_sum[m][r];
     sum += ptx::shfl_xor(sum, 1);
@@ -104,19 +118,11 @@ struct OnlineSoftmax {
   }
 
   // sink: -inf when there is none.
-  TILEWISE_INLINE Row finish(int m, int r, float multiplier, float sink) const {
+  TILEWISE_INLINE FinishedRow finish(int m, int r, float multiplier, float sink) const {
     float sum = row_sum[m][r];
     sum += ptx::shfl_xor(sum, 1);
     sum += ptx::shfl_xor(sum, 2);
-    // Masked keys add exactly 0, the largest visible one at least 2^-kSlack, and a NaN is not 0: this asks
-    // the mask.
-    const bool empty = sum == 0.f;
-    const float keys = offset_of(row_max[m][r], multiplier), sink_log2 = sink * kLog2e;
-    const float top = empty || sink_log2 > keys ? sink_log2 : keys;
-    if (top == -infinity()) return {0.f, -infinity(), true};
-    const float shift = ptx::ex2(keys - top);
-    const float total = empty ? ptx::ex2(sink_log2 - top) : sum * shift + ptx::ex2(sink_log2 - top);
-    return {ptx::div(shift, total), (top + ptx::lg2(total)) * kLn2, empty};
+    return finish_row<true>(sum, offset_of(row_max[m][r], multiplier), sink);
   }
 
  private:

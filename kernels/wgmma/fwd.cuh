@@ -5,9 +5,9 @@
 //   last
 //                                         block that the rows see to the first
 //
-// One persistent thread block a multiprocessor. Warp 0 loads Q, K, V (waits for *_empty, TMA completes
-// *_full), warp 1 chooses tiles (waits for tile_empty, arrives at tile_full). Each warpgroup from the second
-// on owns 64 rows of the tile: it waits for *_full and arrives at *_empty.
+// One persistent thread block a multiprocessor. Warp 0 chooses tiles (waits for tile_empty, arrives at
+// tile_full) and loads their Q, warp 1 loads K, warp 2 loads V (wait for *_empty, TMA completes *_full). Each
+// warpgroup from the second on owns 64 rows of the tile: it waits for *_full and arrives at *_empty.
 #pragma once
 
 #include "../ptx/barrier.h"
@@ -31,9 +31,9 @@ struct SmemPlan {
   u64 k_full[C.stages], k_empty[C.stages];
   u64 v_full[C.stages], v_empty[C.stages];
   u64 tile_full, tile_empty;
-  WorkTileWords tile;          // that is begun next
-  WorkTileWords own[C.warps];  // that each warp is at
-  u32 done[kMaxTiles];         // indices of the tiles that the block has worked on
+  WorkTileWords tile;             // that is begun next
+  WorkTileWords own[2][C.warps];  // that each warp is at, and the one after or before
+  u32 done[kMaxTiles];            // indices of the tiles that the block has worked on
 };
 
 // The next buffer of a ring and the parity of its next phase.
@@ -46,33 +46,7 @@ struct Ring {
   }
 };
 
-// ---- Warp 1: which tile comes next ----
-
-template <Config C>
-TILEWISE_INLINE void choose_tiles(SmemPlan<C>& smem, const AttentionParams& p, const ForwardLaunch& launch) {
-  const bool leader = ptx::thread_index() % 32 == 0;
-  u32 index = ptx::block_index_x();
-  SequenceWalk walk;
-  for (i32 n = 0;; ++n) {
-    WorkTile t = find_tile<C>(index, walk, p, launch);
-    if (n == kMaxTiles) t.b = -1;
-    if (leader) {
-      if (t.b >= 0) ptx::st_shared(ptx::shared_address(&smem.done[n]), index);
-      write_tile(ptx::shared_address(&smem.tile), t);
-      ptx::mbarrier_arrive(smem.tile_full);
-    }
-    if (t.b < 0) return;
-    // The next one is taken when everybody has begun this one, so that no block hoards work.
-    ptx::mbarrier_wait(smem.tile_empty, n & 1);
-    index += ptx::grid_size_x();
-    if (launch.tile_counter != nullptr) {
-      if (leader) index = ptx::grid_size_x() + ptx::atom_add(launch.tile_counter, 1);
-      index = ptx::shfl_idx(index, 0);
-    }
-  }
-}
-
-// The block's n-th tile: each warp that works on tiles takes its copy.
+// The block's n-th tile, for a warp that works on it: it takes its copy.
 template <Config C>
 TILEWISE_INLINE WorkTile begun_tile(SmemPlan<C>& smem, i32 n) {
   ptx::mbarrier_wait(smem.tile_full, n & 1);
@@ -82,35 +56,26 @@ TILEWISE_INLINE WorkTile begun_tile(SmemPlan<C>& smem, i32 n) {
   return t;
 }
 
-// ---- Warp 0: loads ----
+// ---- Warp 0: which tile comes next, and its Q ----
 
 template <Config C>
-TILEWISE_INLINE void load_tiles(SmemPlan<C>& smem, const AttentionParams& p, const ForwardLaunch& launch) {
-  const bool leader = ptx::elect_one();
-  Ring<C.stages> ring_k, ring_v;
-  u32 q_phase = 1;
-  for (i32 n = 0;; ++n) {
-    const WorkTile t = begun_tile(smem, n);
-    if (t.b < 0) break;
-    if (!leader) continue;
-    const i32 kv_head = (t.head << launch.pack_log2) / p.group;
-    const i32 k_batch = p.cu_seqlens_k ? 0 : t.b;
-    auto load_block = [&](auto& buffers, u64* full, u64* empty, Ring<C.stages>& ring, const TensorMap& map,
-                          i32 j) {
-      auto& buffer = buffers[ring.stage];
-      ptx::mbarrier_wait(empty[ring.stage], ring.phase ^ 1);
-      ptx::mbarrier_arrive_expect(full[ring.stage], sizeof(buffer));
-#pragma unroll
-      for (int c = 0; c < int(sizeof(buffer) / sizeof(buffer[0])); ++c)
-        ptx::tma_load_4d(buffer[c], map, full[ring.stage], c * kSwizzleCols, t.k_row + t.key_begin + j * C.Bc,
-                         kv_head, k_batch, ptx::kEvictLast);
-      ring.advance();
-    };
-
-    // Each warpgroup's rows of Q, as soon as it has done with those of its last tile.
-#pragma unroll
-    for (int w = 0; w < groups(C); ++w) {
-      ptx::mbarrier_wait(smem.q_empty[w], q_phase);
+TILEWISE_INLINE void choose_tiles(SmemPlan<C>& smem, const AttentionParams& p, const ForwardLaunch& launch) {
+  const bool leader = ptx::thread_index() % 32 == 0;
+  u32 index = ptx::block_index_x();
+  SequenceWalk walk;
+  WorkTile tile = find_tile<C>(index, walk, p, launch);
+  auto take_next = [&] {
+    index += ptx::grid_size_x();
+    if (launch.tile_counter != nullptr) {
+      if (leader) index = ptx::grid_size_x() + ptx::atom_add(launch.tile_counter, 1);
+      index = ptx::shfl_idx(index, 0);
+    }
+    tile = find_tile<C>(index, walk, p, launch);
+  };
+  // Each warpgroup's rows of Q, as soon as it has done with those of its last tile.
+  auto load_q = [&](const WorkTile& t, i32 n) {
+    for (int w = 0; w < groups(C) && leader; ++w) {
+      ptx::mbarrier_wait(smem.q_empty[w], ~n & 1);
       ptx::mbarrier_arrive_expect(smem.q_full[w], sizeof(smem.q[w]));
 #pragma unroll
       for (int c = 0; c < column_boxes(C.d); ++c)
@@ -118,15 +83,56 @@ TILEWISE_INLINE void load_tiles(SmemPlan<C>& smem, const AttentionParams& p, con
                          t.q_row + ((t.row0 + w * kGroupRows) >> launch.pack_log2), t.head,
                          p.cu_seqlens_q ? 0 : t.b, ptx::kEvictFirst);
     }
-    q_phase ^= 1;
-    // V follows one block behind K, as the consumers use them.
-    const i32 last = t.blocks(C.Bc) - 1;
-    for (i32 j = last; j >= -1; --j) {
-      if (j >= 0) load_block(smem.k, smem.k_full, smem.k_empty, ring_k, launch.k, j);
-      if (j < last) load_block(smem.v, smem.v_full, smem.v_empty, ring_v, launch.v, j + 1);
+    ptx::sync_warp();
+  };
+  for (i32 n = 0;; ++n) {
+    if (n == kMaxTiles) tile.b = -1;
+    if (leader) {
+      if (tile.b >= 0) ptx::st_shared(ptx::shared_address(&smem.done[n]), index);
+      write_tile(ptx::shared_address(&smem.tile), tile);
+      ptx::mbarrier_arrive(smem.tile_full);
+    }
+    if (tile.b < 0) return;
+    // The next one is taken when everybody has begun this one, so that no block hoards work; but where it
+    // takes long to find, one tile earlier.
+    const WorkTile shown = tile;
+    if constexpr (C.varlen) take_next();
+    load_q(shown, n);
+    ptx::mbarrier_wait(smem.tile_empty, n & 1);
+    if constexpr (!C.varlen) take_next();
+  }
+}
+
+// ---- Warp 1: K. Warp 2: V ----
+
+// buffers: smem.k or smem.v, with their barriers and tensor map.
+template <Config C, class Buffers>
+TILEWISE_INLINE void load_blocks(SmemPlan<C>& smem, Buffers& buffers, u64* full, u64* empty,
+                                 const TensorMap& map, const AttentionParams& p,
+                                 const ForwardLaunch& launch) {
+  const bool leader = ptx::elect_one();
+  Ring<C.stages> ring;
+  for (i32 n = 0;; ++n) {
+    const WorkTile t = begun_tile(smem, n);
+    if (t.b < 0) break;
+    if (!leader) continue;
+    const i32 kv_head = (t.head << launch.pack_log2) / p.group, batch = p.cu_seqlens_k ? 0 : t.b;
+    for (i32 j = t.blocks(C.Bc) - 1; j >= 0; --j) {
+      auto& buffer = buffers[ring.stage];
+      ptx::mbarrier_wait(empty[ring.stage], ring.phase ^ 1);
+      ptx::mbarrier_arrive_expect(full[ring.stage], sizeof(buffer));
+#pragma unroll
+      for (int c = 0; c < int(sizeof(buffer) / sizeof(buffer[0])); ++c)
+        ptx::tma_load_4d(buffer[c], map, full[ring.stage], c * kSwizzleCols, t.k_row + t.key_begin + j * C.Bc,
+                         kv_head, batch, ptx::kEvictLast);
+      ring.advance();
     }
   }
 }
+
+// A number that all lanes have, known to be one: it then lives in a uniform register, and branches on it are
+// uniform.
+TILEWISE_INLINE i32 uniform(i32 x) { return i32(ptx::shfl_idx(u32(x), 0)); }
 
 // ---- The other warpgroups: S = Q K^T, online softmax, O += P V ----
 
@@ -142,19 +148,6 @@ TILEWISE_INLINE void mask_rows(float (&s)[n][4], const Range<i32> (&row)[2], i32
       for (int e = 0; e < 2; ++e)
         if (8 * t + e < begin || 8 * t + e >= end) s[t][2 * h + e] = -infinity();
   }
-}
-
-// Lanes 0 .. 3 of a quad hold four registers each; lane q ends up with register q of all four.
-TILEWISE_INLINE void transpose_quad(u32 (&a)[4]) {
-  const u32 lane = ptx::thread_index() % 32;
-#pragma unroll
-  for (u32 bit = 1; bit <= 2; bit *= 2)
-#pragma unroll
-    for (u32 n = 0; n < 2; ++n) {
-      const u32 low = bit == 1 ? 2 * n : n, high = low + bit;
-      const u32 got = ptx::shfl_xor(lane & bit ? a[low] : a[high], int(bit));
-      (lane & bit ? a[low] : a[high]) = got;
-    }
 }
 
 // After all tiles: the rows of a warp that a NaN or infinity in V of a hidden key has spoiled
@@ -196,9 +189,9 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
   using N = Number<C.element>;
   constexpr int kKeyTiles = C.Bc / 8, kKeySteps = C.Bc / 16, kDSteps = C.d / 16, kOutTiles = C.dv / 8;
   constexpr u32 kKBox = C.Bc * kSwizzleCols * 2, kQBox = kGroupRows * kSwizzleCols * 2;
-  // Guessing keeps a way to S, should the guess be far off; wide outputs leave no registers for it.
-  constexpr bool kGuess = C.dv <= 128;
-  constexpr bool kCanHide = C.masked || C.boolean_mask;  // keys of a loaded block from rows of the tile
+  constexpr bool kCanHide = C.masked || C.boolean_mask;   // keys of a loaded block from rows of the tile
+  constexpr bool kTurns = groups(C) == 2 && C.dv >= 128;  // the warpgroups issue their products in turn
+  constexpr bool kPasses = C.masked && groups(C) > 2;     // a warpgroup may end before its tile: last_block()
   constexpr bool kRowRanges =
       Scores<C>::kRaw && !C.boolean_mask;  // masks are ranges of keys: packed heads, too
   const int warp = int(ptx::thread_index() % 128) / 32, lane = int(ptx::thread_index() % 32), quad = lane % 4;
@@ -214,62 +207,89 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
   u32 q_phase = 0;
   i32 n = 0;  // tiles done
 
-  const WorkTile first = begun_tile(smem, 0);
-  if (first.b < 0) return;
+  auto arrive = [&](u64& bar) {  // once per warp
+    if (lane == 0) ptx::mbarrier_arrive(bar);
+  };
+  // A tile lies in shared memory, where whatever needs it reads it again.
+  auto slot = [&](i32 tile) { return ptx::shared_address(&smem.own[tile & 1][4 * group + warp]); };
+  auto take_tile = [&](i32 which) {
+    const WorkTile tile = begun_tile(smem, which);
+    if (lane == 0) write_tile(slot(which), tile);
+    ptx::sync_warp();
+    return uniform(tile.b) >= 0;
+  };
+  if (!take_tile(0)) return;
   i32 j, open_end, open_begin;  // this block; blocks [open_begin, open_end) need no mask
   bool first_block;             // O starts with this P V
-  Range<i32> visible[2];        // keys of the lane's two rows
   i32 row;                      // the lane's first (packed) row
+  const WorkTile first = read_tile(slot(0));
   Scores<C> score(p, first.sequence(), first.head << pack);
   Dropout dropout(p, first.b, first.head << pack);
-  i32 key_begin;  // of the tile: key 0 of block 0
 
-  auto begin_tile = [&](const WorkTile& tile) {
-    key_begin = tile.key_begin;
-    ptx::sync_warp();
-    if (lane == 0) write_tile(ptx::shared_address(&smem.own[4 * group + warp]), tile);
-    ptx::sync_warp();
-    j = tile.blocks(C.Bc) - 1;
+  // The warpgroup's own rows may see none of the keys in the tile's last blocks.
+  auto last_block = [&](const WorkTile& tile) {
+    const i32 last = tile.blocks(C.Bc) - 1;
+    if constexpr (!kPasses) return uniform(last);
+    const i32 row0 = tile.row0 + group * kGroupRows, i0 = row0 >> pack,
+              i1 = ((row0 + kGroupRows - 1) >> pack) + 1;
+    const Range<i32> keys = band_of(p, tile.sequence()).any(i0, i1 < tile.sq ? i1 : tile.sq);
+    const i32 own = ceil_div(keys.end - tile.key_begin, C.Bc) - 1;
+    return uniform(keys.end <= tile.key_begin || own > last ? last : own);
+  };
+  auto begin_tile = [&] {
+    const WorkTile tile = read_tile(slot(n));
+    j = last_block(tile);
     first_block = true;
     stats = RowStats{};
     const i32 row0 = tile.row0 + group * kGroupRows, last = tile.sq - 1;
     row = tile.row0 + warp_row + lane / 4;
     Range<i32> open{0, tile.sk};
-    visible[0] = visible[1] = open;
     if constexpr (C.masked) {
       const Band<i32> band = band_of(p, tile.sequence());
-      visible[0] = band.row(row >> pack), visible[1] = band.row((row + 8) >> pack);
       const i32 i0 = row0 >> pack, i1 = (row0 + kGroupRows - 1) >> pack;
       open = band.all(i0 < last ? i0 : last, (i1 < last ? i1 : last) + 1);
     }
-    open_end = (open.end - tile.key_begin) / C.Bc;
-    open_begin = open.begin > tile.key_begin ? ceil_div(open.begin - tile.key_begin, C.Bc) : 0;
+    open_end = uniform((open.end - tile.key_begin) / C.Bc);
+    open_begin = uniform(open.begin > tile.key_begin ? ceil_div(open.begin - tile.key_begin, C.Bc) : 0);
     if constexpr (!kRowRanges || C.masked) score = Scores<C>(p, tile.sequence(), tile.head << pack);
     if constexpr (C.dropout) dropout = Dropout(p, tile.b, tile.head << pack);
   };
-  auto key = [&] { return key_begin + j * C.Bc + 2 * quad; };  // of s_frag[0][0]
-  auto open_scores = [&] { score.template apply<false>(s_frag, row, key()); };
-  auto masked_scores = [&] {
-    if constexpr (kRowRanges)
-      mask_rows(s_frag, visible, key());
-    else
-      score.template apply<true>(s_frag, row, key());
+  auto own_tile = [&] { return read_tile(slot(n)); };
+  auto key = [&](const WorkTile& tile) { return tile.key_begin + j * C.Bc + 2 * quad; };  // of s_frag[0][0]
+  auto open_scores = [&] {
+    if constexpr (!Scores<C>::kRaw || C.boolean_mask)
+      score.template apply<false>(s_frag, row, key(own_tile()));
   };
-  auto arrive = [&](u64& bar) {  // once per warp
-    if (lane == 0) ptx::mbarrier_arrive(bar);
+  auto masked_scores = [&] {
+    const WorkTile tile = own_tile();
+    if constexpr (kRowRanges) {
+      Range<i32> visible[2] = {{0, tile.sk}, {0, tile.sk}};
+      if constexpr (C.masked) {
+        const Band<i32> band = band_of(p, tile.sequence());
+        const i32 own_row = tile.row0 + warp_row + lane / 4;
+        visible[0] = band.row(own_row >> pack), visible[1] = band.row((own_row + 8) >> pack);
+      }
+      mask_rows(s_frag, visible, key(tile));
+    } else {
+      score.template apply<true>(s_frag, row, key(tile));
+    }
   };
 
   // (0) Q_i, for all blocks
-  auto read_q = [&](u32(&a)[4], int kk) {
-    const int q_row = 16 * warp + lane % 16, chunk = (kk % 4 * 2 + lane / 16) ^ (q_row % 8);
-    ptx::ldmatrix_x4(a, ptx::shared_address(&smem.q[group][kk / 4][q_row][chunk * 8]));
+  auto q_address = [&] {
+    const int q_row = 16 * warp + lane % 16;
+    return ptx::opaque(ptx::shared_address(&smem.q[group][0][q_row][(lane / 16 ^ q_row % 8) * 8]));
+  };
+  auto read_q = [&](u32(&a)[4], u32 address, int kk) {
+    ptx::ldmatrix_x4(a, (address ^ (kk % 4 * 32)) + kk / 4 * kQBox);
   };
   auto take_q = [&] {
     ptx::mbarrier_wait(smem.q_full[group], q_phase);
     q_phase ^= 1;
     if constexpr (C.q_registers) {
+      const u32 address = q_address();
 #pragma unroll
-      for (int kk = 0; kk < kDSteps; ++kk) read_q(q_frag[kk], kk);
+      for (int kk = 0; kk < kDSteps; ++kk) read_q(q_frag[kk], address, kk);
       ptx::sync_warp();
       arrive(smem.q_empty[group]);
     }
@@ -295,30 +315,47 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
   auto release_scores = [&] {
     arrive(smem.k_empty[ring_k.stage]);
     ring_k.advance();
-    if constexpr (!C.q_registers)
-      if (j == 0) arrive(smem.q_empty[group]);
   };
-  // The same by one warp alone, with mma.sync: when the softmax needs S again.
+  auto release_q = [&] {
+    if constexpr (!C.q_registers) arrive(smem.q_empty[group]);
+  };
+  // With two warpgroups, one's products run beside the other's softmax.
+  auto turn_begin = [&] {
+    if constexpr (kTurns) ptx::bar_sync(2 + group, 256);
+  };
+  auto turn_end = [&] {
+    if constexpr (kTurns) ptx::bar_arrive(3 - group, 256);
+  };
+  // The same by one warp alone, with mma.sync and keys from global memory (their buffer is no longer held):
+  // when the softmax needs S again.
   auto scores_again = [&] {
+    const WorkTile tile = own_tile();
+    const unsigned char* k =
+        head_base(p.k, p.k_stride, p.cu_seqlens_k ? 0 : tile.b, tile.k_row, (tile.head << pack) / p.group, 2);
+    auto k_pair = [&](i32 key_row, i32 column) {
+      u32 pair = 0;
+#pragma unroll
+      for (int x = 0; x < 2; ++x)
+        if (key_row < tile.sk && column + x < p.D)
+          pair |= u32(ptx::load_global(reinterpret_cast<const unsigned short*>(
+                      k + (i64{key_row} * p.k_stride.s + column + x) * 2)))
+                  << (16 * x);
+      return pair;
+    };
     float again[kKeyTiles][4];
-    const u32 k_lane =
-        ptx::shared_address(smem.k[ring_k.stage]) + lane % 8 * 128 + (lane / 8 ^ lane % 8) * 16;
 #pragma unroll 1
     for (int t = 0; t < kKeyTiles; ++t) {
       float s[4] = {};
+      const i32 key_row = tile.key_begin + j * C.Bc + 8 * t + lane / 4;
 #pragma unroll
-      for (int kk = 0; kk < kDSteps; kk += 2) {
-        u32 k_frag[4];
-        ptx::ldmatrix_x4(k_frag, (k_lane ^ (kk % 4 * 32)) + kk / 4 * kKBox + t * 1024);
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          if constexpr (C.q_registers) {
-            N::mma(s, q_frag[kk + half], k_frag[2 * half], k_frag[2 * half + 1]);
-          } else {
-            u32 q_again[4];
-            read_q(q_again, kk + half);
-            N::mma(s, q_again, k_frag[2 * half], k_frag[2 * half + 1]);
-          }
+      for (int kk = 0; kk < kDSteps; ++kk) {
+        const u32 low = k_pair(key_row, 16 * kk + 2 * quad), high = k_pair(key_row, 16 * kk + 8 + 2 * quad);
+        if constexpr (C.q_registers) {
+          N::mma(s, q_frag[kk], low, high);
+        } else {
+          u32 q_again[4];
+          read_q(q_again, q_address(), kk);
+          N::mma(s, q_again, low, high);
         }
       }
 #pragma unroll
@@ -332,11 +369,12 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
 
   // The last block's rows of V that no row of the tile sees, in whatever they are: their P is 0, and 0 x NaN
   // is NaN.
-  auto clear_tail = [&] {
+  auto clear_tail = [&](i32 block) {
     constexpr int kThreads = 128 * groups(C), kChunks = kSwizzleCols / 8;
-    const WorkTile tile = read_tile(ptx::shared_address(&smem.own[4 * group + warp]));
-    const i32 keys = tile.key_end - tile.key_begin, beyond = tile.blocks(C.Bc) * C.Bc - (keys < 0 ? 0 : keys);
-    if (beyond == 0) return;
+    const WorkTile tile = own_tile();
+    const i32 keys = tile.key_end - tile.key_begin, blocks = uniform(tile.blocks(C.Bc));
+    const i32 beyond = uniform(blocks * C.Bc - (keys < 0 ? 0 : keys));
+    if (block != blocks - 1 || beyond == 0) return;
 #pragma unroll 1
     for (int box = 0; box < column_boxes(C.dv); ++box)
 #pragma unroll 1
@@ -350,7 +388,6 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
   // (2) O_i += P_ij V_j   [64, dv]
   auto issue_output = [&] {
     ptx::mbarrier_wait(smem.v_full[ring_v.stage], ring_v.phase);
-    if (first_block) clear_tail();
     const u64 v_desc = ptx::descriptor_128b(ptx::shared_address(smem.v[ring_v.stage]), kKBox);
     ptx::wgmma_fence();
 #pragma unroll
@@ -361,7 +398,10 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
     first_block = false;
   };
   auto output_done = [&] {
+    ptx::wgmma_wait_all();
     ptx::pin(o_acc);
+  };
+  auto release_output = [&] {
     arrive(smem.v_empty[ring_v.stage]);
     ring_v.advance();
   };
@@ -369,7 +409,7 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
   // (3) m_i, l_i, P_ij = exp2(S_ij - m_i): softmax.h
   // (5) P_ij as an operand: only now, as P V of the last block reads those registers until it is done
   auto pack_p = [&] {
-    if constexpr (C.dropout) dropout.apply(s_frag, row, key());
+    if constexpr (C.dropout) dropout.apply(s_frag, row, key(own_tile()));
 #pragma unroll
     for (int kk = 0; kk < kKeySteps; ++kk)
 #pragma unroll
@@ -386,34 +426,28 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
   };
   // Block j: its Q K^T and the softmax on it, beside P V of block j + 1.
   auto scores_of_block = [&] {
-    if (j >= open_end || j < open_begin)
+    if (C.bias || C.boolean_mask || j >= open_end || j < open_begin)
       masked_scores();
     else
       open_scores();
   };
-  auto step = [&] {
-    issue_scores();
-    issue_output();
-    ptx::wgmma_wait_all_but_one();
-    ptx::pin(s_frag);
-    if constexpr (!kGuess) release_scores();
-    scores_of_block();
-    const bool moved =
-        kGuess ? stats.guess(s_frag, score.multiplier) : stats.update(s_frag, score.multiplier);  // (3)
-    ptx::wgmma_wait_all();
-    output_done();
-    if (moved) {
-      if constexpr (kGuess) {
-        if (!stats.settle(s_frag, score.multiplier)) {
-          scores_again();
-          scores_of_block();
-          stats.update(s_frag, score.multiplier);
-        }
-      }
-      rescale();
+  // Blocks behind the warpgroup's own last one: their buffers go back unused.
+  auto pass_keys = [&](const WorkTile& tile) {
+    if (!kPasses) return;
+    for (i32 x = uniform(tile.blocks(C.Bc) - 1), own = last_block(tile); x > own; --x) {
+      ptx::mbarrier_wait(smem.k_full[ring_k.stage], ring_k.phase);
+      release_scores();
     }
-    if constexpr (kGuess) release_scores();
-    pack_p();
+    ptx::sync_warp();
+  };
+  auto pass_values = [&](const WorkTile& tile) {
+    if (!kPasses) return;
+    for (i32 x = uniform(tile.blocks(C.Bc) - 1); x > j; --x) {
+      ptx::mbarrier_wait(smem.v_full[ring_v.stage], ring_v.phase);
+      clear_tail(x);
+      release_output();
+    }
+    ptx::sync_warp();
   };
   auto first_step = [&] {
     ptx::wgmma_wait_all();
@@ -422,77 +456,109 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
     scores_of_block();
     stats.update(s_frag, score.multiplier);
     pack_p();
+    ptx::mbarrier_wait(smem.v_full[ring_v.stage], ring_v.phase);
+    clear_tail(j);
+  };
+  auto step = [&] {
+    turn_begin();
+    issue_scores();
+    issue_output();
+    turn_end();
+    ptx::wgmma_wait_all_but_one();
+    ptx::pin(s_frag);
+    release_scores();
+    scores_of_block();
+    bool exact = !stats.placed();
+    if (exact || stats.guess(s_frag, score.multiplier)) [[unlikely]] {  // (3)
+      output_done();
+      if (!exact && !stats.settle(s_frag)) {
+        scores_again();
+        scores_of_block();
+        exact = true;
+      }
+      if (exact) stats.update(s_frag, score.multiplier);
+      rescale();  // (4)
+    } else {
+      output_done();
+    }
+    release_output();
+    pack_p();
   };
 
   // (6) O_i / l_i and L_i = m_i + log l_i to global memory
-  const bool wide_rows =
-      p.out_stride.d == 1 && p.Dv % 8 == 0 &&
-      ((u64(p.out) | u64((p.out_stride.b | p.out_stride.s | p.out_stride.h) * 2)) & 15) == 0;
   bool suspect = false;  // some row is not finite though its LSE is
   auto store = [&] {
-    const WorkTile tile = read_tile(ptx::shared_address(&smem.own[4 * group + warp]));
-    const i32 stored = tile.row0 + warp_row + lane / 4;  // the lane's first row
-    const i32 tensor_b = p.cu_seqlens_q ? 0 : tile.b;
+    const WorkTile tile = own_tile();
+    const i32 b = p.cu_seqlens_q ? 0 : tile.b;
+    const bool odd = lane & 1;
+    const i32 first_column = 2 * (quad & 2) + 8 * (quad & 1);  // of the lane's four in 16
+    FinishedRow l[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const i32 packed_row = stored + 8 * h, i = packed_row >> pack;
+      const i32 packed_row = tile.row0 + warp_row + lane / 4 + 8 * h;
+      const i32 head = (tile.head << pack) | (packed_row & ((1 << pack) - 1));
+      l[h] = stats.finish(h, p.sink ? ptx::load_global(p.sink + i64{head} * p.sink_h) : -infinity());
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const i32 packed_row = tile.row0 + warp_row + lane / 4 + 8 * h, i = packed_row >> pack;
       const i32 head = (tile.head << pack) | (packed_row & ((1 << pack) - 1));
       const bool exists = i < tile.sq;
-      const float sink = p.sink ? ptx::load_global(p.sink + i64{head} * p.sink_h) : -infinity();
-      const auto l = stats.finish(0, h, score.multiplier, sink);
-      const float factor = C.dropout ? l.factor * p.inv_keep : l.factor;
       if (p.lse && exists && quad == 0)
-        ptx::store_global(p.lse + tensor_b * p.lse_b + head * p.lse_h + i64{tile.q_row + i} * p.lse_s, l.lse);
-      unsigned short* out = static_cast<unsigned short*>(p.out) + tensor_b * p.out_stride.b +
-                            i64{tile.q_row + i} * p.out_stride.s + head * p.out_stride.h;
-      float not_finite = 0;  // NaN if some element is not
+        ptx::store_global(p.lse + b * p.lse_b + head * p.lse_h + i64{tile.q_row + i} * p.lse_s, l[h].lse);
+      unsigned short* out = static_cast<unsigned short*>(p.out) + b * p.out_stride.b +
+                            i64{tile.q_row + i} * p.out_stride.s + head * p.out_stride.h + first_column;
+      const float factor = C.dropout ? l[h].factor * p.inv_keep : l[h].factor;
+      const i32 columns = exists ? p.Dv - first_column : 0;
+      float total = 0;  // not finite if some element is not
 #pragma unroll
-      for (int c = 0; c < kOutTiles / 4; ++c) {
-        u32 a[4];
+      for (int t = 0; t < kOutTiles; t += 2) {
+        u32 pair[2];
 #pragma unroll
-        for (int t = 0; t < 4; ++t) {
-          const float* o = o_acc[4 * c + t] + 2 * h;
-          a[t] = l.empty ? 0 : N::pack(o[0] * factor, o[1] * factor);
-          if constexpr (kCanHide) not_finite += o[0] * 0.f + o[1] * 0.f;
+        for (int x = 0; x < 2; ++x) {
+          const float* o = o_acc[t + x] + 2 * h;
+          pair[x] = l[h].empty ? 0 : N::pack(o[0] * factor, o[1] * factor);
+          if constexpr (kCanHide) total += o[0] + o[1];
         }
-        transpose_quad(a);
-        const i32 column = 32 * c + 8 * quad;
-        if (!exists || column >= p.Dv) continue;
-        if (wide_rows) {
-          ptx::store_global(reinterpret_cast<ptx::Vec4*>(out + column), ptx::Vec4{a[0], a[1], a[2], a[3]});
-        } else {
-#pragma unroll
-          for (int x = 0; x < 8; ++x)
-            if (column + x < p.Dv)
-              ptx::store_global(out + (column + x) * p.out_stride.d,
-                                (unsigned short)(a[x / 2] >> (x % 2 * 16)));
-        }
+        // Neighbours trade pairs, so that a lane holds four columns in a row and a quad 16.
+        const u32 got = ptx::shfl_xor(odd ? pair[0] : pair[1], 1);
+        const u64 four = odd ? got | u64{pair[1]} << 32 : pair[0] | u64{got} << 32;
+        if (8 * t < columns) ptx::store_global(reinterpret_cast<u64*>(out + 8 * t), four);
       }
-      if constexpr (kCanHide) suspect |= exists && !is_finite(not_finite) && is_finite(l.lse);
+      if constexpr (kCanHide) suspect |= exists && !is_finite(total) && is_finite(l[h].lse);
     }
+    ptx::sync_warp();  // together again, and known to be
   };
 
-  begin_tile(first);
+  if (kTurns && group == 1) ptx::bar_arrive(2, 256);
   take_q();
+  pass_keys(read_tile(slot(0)));
+  turn_begin();
   issue_scores();
-  first_step();
+  turn_end();
   for (;;) {
+    begin_tile();
+    pass_values(own_tile());
+    first_step();
     for (--j; j >= 0; --j) step();
+    release_q();
     // The last P V runs beside the next tile's first Q K^T, and that beside the store.
-    const WorkTile next = begun_tile(smem, n + 1);
-    if (next.b < 0) break;
+    if (!take_tile(n + 1)) break;
     take_q();
+    turn_begin();
     issue_output();
+    pass_keys(read_tile(slot(n + 1)));
     issue_scores();
+    turn_end();
     ptx::wgmma_wait_all_but_one();
-    output_done();
+    ptx::pin(o_acc);
+    release_output();
     store();
     ++n;
-    begin_tile(next);
-    first_step();
   }
+  turn_begin();
   issue_output();
-  ptx::wgmma_wait_all();
+  turn_end();
   output_done();
   store();
   if (kCanHide && ptx::vote_any(suspect)) repair_tiles(smem, p, launch, n + 1, warp_row);
@@ -512,7 +578,7 @@ forward(TILEWISE_GRID_CONSTANT const AttentionParams p, TILEWISE_GRID_CONSTANT c
       ptx::mbarrier_init(smem.v_full[s], 1), ptx::mbarrier_init(smem.v_empty[s], C.warps);
     }
     ptx::mbarrier_init(smem.tile_full, 1);
-    ptx::mbarrier_init(smem.tile_empty, 1 + C.warps);
+    ptx::mbarrier_init(smem.tile_empty, 2 + C.warps);
     ptx::mbarrier_init_fence();
   }
   ptx::sync_threads();
@@ -522,8 +588,9 @@ forward(TILEWISE_GRID_CONSTANT const AttentionParams p, TILEWISE_GRID_CONSTANT c
                 kConsumerRegisters = groups(C) == 2 ? 232 : 160;
   if (warp < 4) {
     ptx::registers_decrease<kProducerRegisters>();
-    if (warp == 0) load_tiles(smem, p, launch);
-    if (warp == 1) choose_tiles(smem, p, launch);
+    if (warp == 0) choose_tiles(smem, p, launch);
+    if (warp == 1) load_blocks(smem, smem.k, smem.k_full, smem.k_empty, launch.k, p, launch);
+    if (warp == 2) load_blocks(smem, smem.v, smem.v_full, smem.v_empty, launch.v, p, launch);
   } else {
     ptx::registers_increase<kConsumerRegisters>();
     attend(smem, p, launch, warp / 4 - 1);

@@ -30,7 +30,7 @@ constexpr int column_boxes(int columns) { return (columns + kSwizzleCols - 1) / 
 // Dynamic shared memory: Q, `stages` buffers of K and of V, barriers and the tiles at hand.
 constexpr int forward_smem_bytes(const Config& c) {
   const int q = c.Br * column_boxes(c.d), kv = c.stages * c.Bc * (column_boxes(c.d) + column_boxes(c.dv));
-  return (q + kv) * 128 + 2048;
+  return (q + kv) * 128 + 3072;
 }
 
 // The head dim in shared memory: padded with zeros. 0: beyond the family.
@@ -50,7 +50,7 @@ constexpr bool choose_forward_tiles(Config& c, int D, int Dv, i64 rows) {
   const bool plain = !(c.softcap || c.alibi || c.bias || c.boolean_mask || c.dropout);
   if (widest == 64) {
     c.stages = 3;
-    if (plain && rows >= 2048) c.warps = 12, c.Br = 192, c.q_registers = false;
+    if (plain && rows >= (c.masked ? 4096 : 2048)) c.warps = 12, c.Br = 192, c.q_registers = false;
   } else if (widest == 192) {
     c.q_registers = false;
     c.Bc = c.dv == 192 ? 96 : 128;
@@ -59,6 +59,7 @@ constexpr bool choose_forward_tiles(Config& c, int D, int Dv, i64 rows) {
     c.Bc = 80;
   }
   if (!plain && widest > 64) c.q_registers = false;
+  if (c.bias || c.boolean_mask) c.Bc = 64;  // what they read takes registers
   return true;
 }
 
@@ -109,6 +110,11 @@ constexpr u64 map_stride(i64 elements, i64 extent) { return extent > 1 ? u64(ele
 constexpr bool tma_readable(u64 address, Strides s) {
   return s.d == 1 && address % 16 == 0 && s.s % 8 == 0 && s.h % 8 == 0 && s.b % 8 == 0 && s.s >= 0 &&
          s.h >= 0 && s.b >= 0;
+}
+
+// Can the kernel write such rows of 16-bit elements, four at a time? If not, another family has to.
+constexpr bool writable(u64 address, Strides s, i64 columns) {
+  return s.d == 1 && address % 8 == 0 && columns % 4 == 0 && s.s % 4 == 0 && s.h % 4 == 0 && s.b % 4 == 0;
 }
 
 // Q: (d, head in pack, row, packed head, batch), boxes of one warpgroup's rows. rows: Sq, or the total of a

@@ -68,13 +68,15 @@ std::string plan_wgmma(const Problem& p, const CudaMachine& m, CudaChoice& choic
   if (m.arch != 90) return cat("needs the wgmma instructions of sm_90; this is sm_", m.arch);
   if (p.pass == TW_BACKWARD) return "forward only";
   if (p.dtype == TW_FP32) return "fp16 and bf16 only";
-  if (p.mask) return "a NaN in a value that the boolean mask hides would show; fa2 repairs that";
   if (!(p.scale > 0)) return cat("needs a scale above 0; this is ", p.scale);
   for (const View* v : {&p.q, &p.k, &p.v})
     if (!wgmma::tma_readable(reinterpret_cast<uintptr_t>(v->data), v->stride))
       return "tensor maps need q, k and v with contiguous rows, an address of a multiple of 16 bytes and "
              "strides of "
              "multiples of 8 elements";
+  if (!wgmma::writable(reinterpret_cast<uintptr_t>(p.out.data), p.out.stride, p.Dv))
+    return "writes rows of out in steps of 8 bytes: contiguous, Dv, address and strides multiples of 4 "
+           "elements";
   Config c = features(p);
   c.strided = false;
   const i64 rows = p.Sq << wgmma::pack_log2(c, i32(p.group()));

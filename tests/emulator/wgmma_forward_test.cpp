@@ -151,6 +151,11 @@ TEST(EmulatedWgmmaForward, Bands) {
       "bf16 fwd B=1 Sq=400 Sk=500 H=1 Hk=1 D=64 Dv=64 window=60,20 seed=8");
   expect_right<planned<kMasked, 64, 64>()>(
       "bf16 fwd B=1 Sq=400 Sk=390 H=2 Hk=1 D=64 Dv=64 window=170,0 seed=9");
+  // Three warpgroups: the first one sees nothing of a tile's last block.
+  expect_right<planned<kMasked, 64, 64>()>("bf16 fwd B=1 Sq=500 Sk=500 H=1 Hk=1 D=64 Dv=64 causal seed=23");
+  // Blocks of 80 keys: half of a tile's rows see nothing of its last one.
+  expect_right<planned<kMasked, 256, 256>()>(
+      "bf16 fwd B=1 Sq=260 Sk=260 H=1 Hk=1 D=256 Dv=256 causal seed=24");
 }
 
 // A NaN or infinity shows exactly where exact arithmetic puts it, also inside a tile that the diagonal
