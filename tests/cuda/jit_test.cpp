@@ -172,6 +172,15 @@ TEST(CompilerLog, ReadsRegistersSpillsAndSerialization) {
   EXPECT_EQ(k.spill_bytes, 20);
   EXPECT_TRUE(k.serialized);
   EXPECT_TRUE(says(k.warnings, "C7510"));
+  CompiledKernel other;  // as NVRTC 13.0 says it
+  read_compiler_log(
+      "ptxas info    : Function properties for f\n"
+      "ptxas         .     128 bytes stack frame, 40 bytes spill stores, 60 bytes spill loads\n"
+      "ptxas info    : Used 255 registers, used 16 barriers, 128 bytes cumulative stack size\n",
+      other);
+  EXPECT_EQ(other.registers, 255);
+  EXPECT_EQ(other.stack_bytes, 128);
+  EXPECT_EQ(other.spill_bytes, 100);
 }
 
 TEST(Targets, ExactFirstThenOlderOfTheGeneration) {

@@ -96,8 +96,11 @@ void read_compiler_log(const std::string& log, CompiledKernel& kernel) {
     if (const char* used = std::strstr(line.c_str(), "Used ");
         used && std::sscanf(used, "Used %d registers", &a) == 1)
       kernel.registers = std::max(kernel.registers, a);
-    else if (std::sscanf(line.c_str(), " %d bytes stack frame, %d bytes spill stores, %d bytes spill loads",
-                         &a, &b, &c) == 3)
+    else if (const size_t stack = line.find(" bytes stack frame");  // after a prefix that versions differ in
+             stack != std::string::npos &&
+             std::sscanf(line.c_str() + line.find_last_not_of("0123456789", stack - 1) + 1,
+                         "%d bytes stack frame, %d bytes spill stores, %d bytes spill loads", &a, &b,
+                         &c) == 3)
       kernel.stack_bytes = std::max(kernel.stack_bytes, a), kernel.spill_bytes += b + c;
     if (line.find("(C75") != std::string::npos) kernel.serialized = true;
     if (line.find("warning") != std::string::npos || line.find("(C75") != std::string::npos)
