@@ -6,6 +6,7 @@
 #include "../ptx/math.h"
 #include "../ptx/warp.h"
 #include "../shared/philox.h"
+#include "../tile/exponential.h"
 #include "../tile/fragment.h"
 #include "../tile/operand.h"
 #include "../tile/sequence.h"
@@ -137,7 +138,7 @@ struct Scores {
   // lse: in log2 units; for fp32 natural, because of a large one times log2 e the rounding would show.
   TILEWISE_INLINE float probability(float qk, i32 i, i32 j, float lse, float& derivative) const {
     const float s = value(qk, i, j, derivative);
-    if constexpr (kPrecise) return ptx::ex2((kPlain ? ptx::fma(s, p.scale, -lse) : s - lse) * kLog2e);
+    if constexpr (kPrecise) return exp_of(kPlain ? ptx::fma(s, p.scale, -lse) : s - lse);
     return ptx::ex2(kPlain ? ptx::fma(s, scale_log2, -lse) : s - lse);
   }
 

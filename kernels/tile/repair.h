@@ -7,6 +7,7 @@
 
 #include "../ptx/barrier.h"
 #include "../ptx/warp.h"
+#include "exponential.h"
 #include "score.h"
 #include "smem_tile.h"
 #include "store.h"
@@ -63,8 +64,8 @@ struct RowRepair {
       for (int mask = 16; mask > 0; mask /= 2) s += ptx::shfl_xor(s, mask);
       s = Scores<c>::kRaw ? s * scale : score.value(s, i, j) * score.natural;
       if (s == -infinity()) continue;
-      const float raised = ptx::max(maximum, s), factor = ptx::ex2((maximum - raised) * kLog2e);
-      float probability = ptx::ex2((s - raised) * kLog2e);
+      const float raised = ptx::max(maximum, s), factor = exp_of(maximum - raised);
+      float probability = exp_of(s - raised);
       maximum = raised;
       sum = sum * factor + probability;
       if constexpr (c.dropout) probability = dropout.keeps(i, j) ? probability * inv_keep : 0.f;
@@ -73,8 +74,8 @@ struct RowRepair {
         acc[x] = acc[x] * factor + (wrong >> x & 1 ? probability * element(v, j, x) : 0.f);
     }
     const float top = ptx::max(maximum, sink);
-    const float shift = ptx::ex2((maximum - top) * kLog2e);
-    const float factor = ptx::div(shift, sum * shift + ptx::ex2((sink - top) * kLog2e));
+    const float shift = exp_of(maximum - top);
+    const float factor = ptx::div(shift, sum * shift + exp_of(sink - top));
 #pragma unroll
     for (int x = 0; x < kColumns; ++x)
       if (wrong >> x & 1) store(i, x, acc[x] * factor);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "../ptx/warp.h"
+#include "exponential.h"
 #include "score.h"
 
 namespace tilewise {
@@ -108,12 +109,12 @@ struct OnlineSoftmax {
     const float offset = offset_of(row_max[m][r], score.multiplier);
     const float rest = ptx::fma(row_max[m][r], score.multiplier, -offset);  // what the offset's rounding left
     const float top = row_max[m][r] * score.natural;
-    const float gap = ptx::fma(sink - top, kLog2e, rest);  // from the offset to the sink, in log2 units
+    const float gap = sink - top;
     if (!(gap > 0.f)) {
-      const float total = sum + ptx::ex2(gap);
+      const float total = sum + exp_of(gap, rest * kLn2);
       return {ptx::div(1.f, total), top + (ptx::lg2(total) - rest) * kLn2, false};
     }
-    const float shift = ptx::ex2(-gap), total = ptx::fma(sum, shift, 1.f);
+    const float shift = exp_of(-gap, -rest * kLn2), total = ptx::fma(sum, shift, 1.f);
     return {ptx::div(shift, total), sink + ptx::lg2(total) * kLn2, false};
   }
 
