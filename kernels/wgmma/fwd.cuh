@@ -64,7 +64,8 @@ TILEWISE_INLINE void choose_tiles(SmemPlan<C>& smem, const AttentionParams& p, c
   u32 index = ptx::block_index_x();
   SequenceWalk walk;
   WorkTile tile = find_tile<C>(index, walk, p, launch);
-  auto take_next = [&] {
+  auto take_next = [&](i32 n) {
+    if (n == kMaxTiles) return void(tile.b = -1);  // others have room for the rest
     index += ptx::grid_size_x();
     if (launch.tile_counter != nullptr) {
       if (leader) index = ptx::grid_size_x() + ptx::atom_add(launch.tile_counter, 1);
@@ -86,7 +87,6 @@ TILEWISE_INLINE void choose_tiles(SmemPlan<C>& smem, const AttentionParams& p, c
     ptx::sync_warp();
   };
   for (i32 n = 0;; ++n) {
-    if (n == kMaxTiles) tile.b = -1;
     if (leader) {
       if (tile.b >= 0) ptx::st_shared(ptx::shared_address(&smem.done[n]), index);
       write_tile(ptx::shared_address(&smem.tile), tile);
@@ -96,10 +96,10 @@ TILEWISE_INLINE void choose_tiles(SmemPlan<C>& smem, const AttentionParams& p, c
     // The next one is taken when everybody has begun this one, so that no block hoards work; but where it
     // takes long to find, one tile earlier.
     const WorkTile shown = tile;
-    if constexpr (C.varlen) take_next();
+    if constexpr (C.varlen) take_next(n + 1);
     load_q(shown, n);
     ptx::mbarrier_wait(smem.tile_empty, n & 1);
-    if constexpr (!C.varlen) take_next();
+    if constexpr (!C.varlen) take_next(n + 1);
   }
 }
 

@@ -183,6 +183,12 @@ TEST(EmulatedWgmmaForward, Lengths) {
       "bf16 fwd B=3 Sq=100 Sk=140 H=2 Hk=2 D=128 Dv=128 causal used=qk seed=12");
 }
 
+// As many tiles as the blocks can work on: one that takes no more must leave the next to the others.
+TEST(EmulatedWgmmaForward, ManyTiles) {
+  static_assert(2 * wgmma::kMaxTiles == 512);
+  expect_right<planned<kBf16, 64, 64, 64>()>("bf16 fwd B=2 Sq=1 Sk=1 H=256 Hk=256 D=64 Dv=64 seed=25");
+}
+
 TEST(EmulatedWgmmaForward, HeadDims) {
   expect_right<planned<kMasked, 96, 96>()>("bf16 fwd B=1 Sq=140 Sk=270 H=1 Hk=1 D=96 Dv=88 causal seed=13");
   expect_right<planned<kMasked, 192, 192>()>(
