@@ -15,8 +15,15 @@ namespace {
 constexpr int64_t kBytes = 1 << 14;  // memory of each tensor
 constexpr int kTensors = 24;
 
+template <size_t kAlignment>
+struct AlignedDelete {
+  void operator()(unsigned char* p) const { ::operator delete[](p, std::align_val_t(kAlignment)); }
+};
+template <size_t kAlignment>
+using Memory = std::unique_ptr<unsigned char[], AlignedDelete<kAlignment>>;
+
 struct Arena {
-  std::unique_ptr<unsigned char[]> memory[kTensors];
+  Memory<64> memory[kTensors];
   int used = 0;
   unsigned char* next() {
     if (!memory[used]) memory[used].reset(new (std::align_val_t(64)) unsigned char[kBytes]);
@@ -153,7 +160,7 @@ void run(Reader& in) {
 
   size_t bytes = 0;
   if (tw_attention_workspace(&a, pass, &bytes) != TW_OK || bytes > (size_t{1} << 28)) return;
-  std::unique_ptr<unsigned char[]> workspace(new (std::align_val_t(256)) unsigned char[bytes + 1]);
+  const Memory<256> workspace(new (std::align_val_t(256)) unsigned char[bytes + 1]);
   tw_attention_run(&a, pass, workspace.get(), in.chance(16) ? bytes / 2 : bytes, nullptr);
 }
 
