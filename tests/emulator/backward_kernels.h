@@ -13,14 +13,10 @@ namespace tilewise {
 // The sizes that the launch sequence depends on: what the workspace pointers of `p` must hold.
 struct BackwardWorkspace {
   i64 dq_accum, statistics;  // floats; statistics: of each of lse_log2 and delta
-  i64 scores;                // bytes of the unfused baseline's S and, as many again, dP
 };
 BackwardWorkspace backward_workspace(const AttentionParams& p, const Config& config);
 
 // The kernel that `config` (of the list in backward_kernels.cpp) names, all launches in order.
-void emulate_backward(const AttentionParams& p, const Config& config, void* scores, emulator::Order order);
-
-// The baselines' forward.
-void emulate_forward(const AttentionParams& p, const Config& config, void* scores, emulator::Order order);
+void emulate_backward(const AttentionParams& p, const Config& config, emulator::Order order);
 
 }  // namespace tilewise
