@@ -15,7 +15,7 @@ if command -v ccache >/dev/null; then export CMAKE_CXX_COMPILER_LAUNCHER=ccache;
 site=$build/site
 rm -rf "$site"
 "$venv/bin/pip" install --quiet --disable-pip-version-check --no-build-isolation --no-deps --target "$site" \
-  -C build-dir="$build/wheel" "$source"
+  --config-settings build-dir="$build/wheel" "$source"
 size=$(du -sm "$site" | cut -f1)
 if [ "$size" -gt 20 ]; then
   echo "the installed package takes $size MB; the limit is 20"

@@ -91,6 +91,13 @@ std::vector<Candidate> candidates() {
   return list;
 }
 
+// NVRTC opens its builtins by bare name while it compiles. pip's wheels lie where the loader does not look,
+// so they are opened from beside it: a library that is loaded is found by its name.
+void load_builtins(const NvrtcState& nvrtc) {
+  const fs::path beside = fs::path(nvrtc.path).parent_path();
+  SharedLibrary::open((beside / cat("libnvrtc-builtins.so.", nvrtc.major, ".", nvrtc.minor)).string(), false);
+}
+
 // Loads one candidate; otherwise says in one clause why not.
 std::string try_load(const Candidate& candidate, LoadedNvrtc& nvrtc) {
   const SharedLibrary library = SharedLibrary::open(candidate.name, candidate.only_if_loaded);
@@ -111,6 +118,7 @@ std::string try_load(const Candidate& candidate, LoadedNvrtc& nvrtc) {
     return cat(version, ", newer than the driver, which supports CUDA ", driver_major, ".",
                driver_state().version % 1000 / 10, ": update the driver, or pip install nvidia-cuda-nvrtc-cu",
                driver_major);
+  load_builtins(state);
   int count = 0;
   table.nvrtcGetNumSupportedArchs(&count);
   state.architectures.resize(size_t(std::max(count, 0)));
