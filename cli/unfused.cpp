@@ -75,7 +75,7 @@ int64_t Unfused::visible(int64_t i) const { return std::clamp<int64_t>(i + Sk_ -
 template <class F>
 void Unfused::each_rows(F&& f) const {
   const int64_t blocks = (Sq_ + kRows - 1) / kRows;
-  cpu::parallel(threads_, B_ * H_ * blocks, [&](int, int64_t task) {
+  cpu::parallel({threads_}, B_ * H_ * blocks, [&](int, int64_t task) {
     const int64_t first = task % blocks * kRows;
     f(task / blocks, first, std::min(first + kRows, Sq_));
   });
@@ -83,7 +83,7 @@ void Unfused::each_rows(F&& f) const {
 
 void Unfused::transpose_keys(float* keys) const {
   const int64_t heads_k = H_ / group_;
-  cpu::parallel(threads_, B_ * heads_k, [&](int, int64_t task) {
+  cpu::parallel({threads_}, B_ * heads_k, [&](int, int64_t task) {
     float* to = keys + task * D_ * Sk_;
     for (int64_t j = 0; j < Sk_; ++j) {
       const float* from = data(a_.k, task / heads_k, j, task % heads_k);

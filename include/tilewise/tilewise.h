@@ -88,6 +88,15 @@ typedef struct tw_tensor {
   int32_t device_index; /* CUDA ordinal */
 } tw_tensor;
 
+/* Threads of the caller's, for the CPU's tasks: calls work(job) on this thread and, at the same time, on up to threads - 1 others;
+ * returns when all these calls have returned. Fewer calls are right too, and what they leave is done after them: a thread pool
+ * that is busy or small may call once or not at all. An OpenMP program's, say:
+ *     void run(void *context, int32_t threads, void (*work)(void *), void *job) {
+ *     #pragma omp parallel num_threads(threads)
+ *       work(job);
+ *     } */
+typedef void (*tw_run_parallel)(void *context, int32_t threads, void (*work)(void *job), void *job);
+
 typedef struct tw_options {
   double scale;         /* on q . k; NaN (the default) = 1 / sqrt(D) */
   double softcap;       /* c > 0: s = c tanh(s / c); 0 = off */
@@ -104,6 +113,8 @@ typedef struct tw_options {
   int32_t threads;         /* CPU threads; 0 = all */
   int32_t check_metadata;  /* also check device-resident cu_seqlens and seqused (synchronises) */
   const char *algorithm;   /* NULL = the planner's choice; else a name that `tilewise explain` lists */
+  tw_run_parallel run_parallel; /* CPU: runs the tasks on the caller's threads; NULL = on the library's. May differ from call to call */
+  void *parallel_context;       /* handed to it */
 } tw_options;
 
 /* One attention problem. Which tensors a pass needs:

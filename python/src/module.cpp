@@ -1,9 +1,11 @@
 // The Python module `tilewise._core`: tw_attention filled from plain Python values, plans cached by problem,
 // GIL released while computing. It knows nothing of numpy or PyTorch: the Python layer passes addresses,
 // shapes and strides (in elements).
+#include <dlfcn.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
+#include <pthread.h>
 
 #include <cstring>
 #include <list>
@@ -226,6 +228,7 @@ class PlanCache {
     shape.options.seed = shape.options.offset = 0;
     shape.options.philox_state = a.options.philox_state ? reinterpret_cast<const uint64_t*>(8) : nullptr;
     shape.options.algorithm = nullptr;
+    shape.options.run_parallel = nullptr;
     std::string key(reinterpret_cast<const char*>(&shape), sizeof shape);
     key += char(pass);
     if (a.options.algorithm) key += a.options.algorithm;
@@ -241,6 +244,35 @@ PlanCache& plans() {
   static PlanCache cache;
   return cache;
 }
+
+// PyTorch's OpenMP threads, for our tasks: after an operator they spin for milliseconds on the cores that
+// threads of our own would need. Through the entry points that GCC's OpenMP and LLVM's both have, as
+// libtorch_cpu.so links them.
+namespace openmp {
+
+void (*parallel)(void (*work)(void*), void* job, unsigned threads, unsigned flags) = nullptr;
+int (*most_threads)() = nullptr;
+
+void run(void*, int32_t threads, void (*work)(void*), void* job) {
+  // 0: a team of PyTorch's own size, where that is enough; another would end its threads and start new ones.
+  parallel(work, job, threads <= most_threads() ? 0 : unsigned(threads), 0);
+}
+
+// False where the library at `path` is not loaded, or uses no OpenMP.
+bool use_threads_of(const char* path) {
+  void* library = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
+  if (!library) return false;
+  // Also finds what the library itself needs, and stays valid: nobody unloads PyTorch.
+  most_threads = reinterpret_cast<int (*)()>(dlsym(library, "omp_get_max_threads"));
+  if (most_threads) parallel = reinterpret_cast<decltype(parallel)>(dlsym(library, "GOMP_parallel"));
+  dlclose(library);
+  // The child of a fork has none of the threads that OpenMP would wait for.
+  static const int at_fork = pthread_atfork(nullptr, nullptr, [] { parallel = nullptr; });
+  (void)at_fork;
+  return parallel;
+}
+
+}  // namespace openmp
 
 // CPU calls of this thread reuse one workspace: fresh pages cost more than short attention calls.
 void* cpu_workspace(size_t bytes) {
@@ -274,6 +306,7 @@ class Call {
     a_.options.philox_state = reinterpret_cast<const uint64_t*>(philox_state);
     algorithm_ = options.algorithm;
     a_.options.algorithm = algorithm_.empty() ? nullptr : algorithm_.c_str();
+    a_.options.run_parallel = openmp::parallel ? openmp::run : nullptr;
     a_.max_seqlen_q = options.max_seqlen_q;
     a_.max_seqlen_k = options.max_seqlen_k;
     plan_ = plans().get(a_, tw_pass(pass));
@@ -382,6 +415,8 @@ NB_MODULE(_core, m) {
       },
       "capsule"_a,
       "Reads tensors of this framework directly; False when its interface is of another version.");
+  m.def("use_threads_of", &openmp::use_threads_of, "path"_a,
+        "Runs the CPU's tasks on the OpenMP threads of this loaded library; False where it has none.");
   m.def("merge", &merge, "tensors"_a, "stream"_a);
   m.def("info", [] { return text_of(tw_info); });
   m.attr("__version__") = tw_version();

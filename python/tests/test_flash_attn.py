@@ -2,7 +2,6 @@
 
 import inspect
 
-import numpy as np
 import pytest
 
 import reference
@@ -135,8 +134,8 @@ def test_signature(name):
         assert [parameters[p].default for p in TAIL] == TAIL_DEFAULTS
 
 
-def close(got, want):
-    np.testing.assert_allclose(got.detach().double().numpy(), want, rtol=1e-5, atol=1e-5)
+def judge(out, lse, q, k, v, **options):
+    reference.judge(*(t.numpy() for t in (out, lse, q, k, v)), **options)
 
 
 def test_dense_conventions():
@@ -150,9 +149,7 @@ def test_dense_conventions():
         (dict(alibi_slopes=torch.tensor([0.1, 0.2, 0.3, 0.4])), dict(slopes=[0.1, 0.2, 0.3, 0.4])),
     ]:
         out, lse, probs = fa.flash_attn_func(q, k, v, return_attn_probs=True, **options)
-        want, want_lse = reference.attention(q, k, v, **theirs)
-        close(out, want)
-        close(lse, want_lse)
+        judge(out, lse, q, k, v, **theirs)
         assert lse.shape == (2, 4, 7) and lse.dtype == torch.float32 and probs.numel() == 0
 
 
@@ -176,9 +173,7 @@ def test_varlen():
     out, lse, _ = fa.flash_attn_varlen_func(q, k, v, cu, cu, 7, 7, 0.0, None, True, return_attn_probs=True)
     assert lse.shape == (2, 11)
     for a, b in ((0, 4), (4, 11)):
-        want, want_lse = reference.attention(*(t[None, a:b] for t in (q, k, v)), causal=True)
-        close(out[a:b], want[0])
-        close(lse[:, a:b], want_lse[0])
+        judge(out[None, a:b], lse[None, :, a:b], *(t[None, a:b] for t in (q, k, v)), causal=True)
     assert torch.equal(fa.flash_attn_varlen_qkvpacked_func(qkv, cu, 7, causal=True), out)
     assert torch.equal(fa.flash_attn_varlen_kvpacked_func(q, qkv[:, 1:], cu, cu, 7, 7, causal=True), out)
 
@@ -196,7 +191,8 @@ def test_private_functions_as_ring_attention_uses_them():
     fa.flash_attn_func(*leaves, softmax_scale=0.25, causal=True).backward(dout)
     for buffer, leaf in zip(buffers, leaves):
         assert torch.equal(buffer, leaf.grad)
-    torch.testing.assert_close(d, (dout * out).sum(-1).transpose(1, 2))
+    exact, naive = ((dout.to(t) * out.to(t)).sum(-1).transpose(1, 2) for t in (torch.float64, torch.float32))
+    reference.assert_within_rule("softmax_d", *(t.numpy() for t in (d, exact, naive)))
     cu = torch.tensor([0, 8], dtype=torch.int32)
     out2, lse2, _, _ = fa._flash_attn_varlen_forward(q[0], k[0], v[0], cu, cu, 8, 8, 0.0, 0.25, True)
     assert torch.equal(out2, out[0]) and torch.equal(lse2, lse[0])

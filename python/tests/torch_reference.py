@@ -18,8 +18,10 @@ def attention(
     bias=None,
     mask=None,
     sink=None,
+    dropout=None,
 ):
-    """(B, S, H, D) tensors -> out (B, Sq, H, Dv), lse (B, H, Sq), every intermediate in `dtype`; differentiable."""
+    """(B, S, H, D) tensors -> out (B, Sq, H, Dv), lse (B, H, Sq), every intermediate in `dtype`; differentiable. `dropout`:
+    factors (B, H, Sq, Sk) of the probabilities."""
     q, k, v = (t.to(dtype).transpose(1, 2) for t in (q, k, v))
     k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
     s = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
@@ -46,7 +48,10 @@ def attention(
         s = torch.cat([s, sink.to(dtype)[None, :, None, None].expand(*s.shape[:-1], 1)], -1)
     lse = torch.logsumexp(s, -1)
     p = torch.softmax(s.masked_fill(torch.isneginf(lse)[..., None], 0), -1)[..., : k.shape[-2]]
-    return (p.masked_fill(~visible, 0) @ v).transpose(1, 2), lse
+    p = p.masked_fill(~visible, 0)
+    if dropout is not None:
+        p = p * dropout.to(dtype)
+    return (p @ v).transpose(1, 2), lse
 
 
 def gradients(inputs, dout, dlse=None, *, dtype=torch.float64, extras=(), **options):
@@ -59,11 +64,32 @@ def gradients(inputs, dout, dlse=None, *, dtype=torch.float64, extras=(), **opti
     return torch.autograd.grad(heads, leaves + more, seeds)
 
 
-def assert_within_rule(name, got, exact, naive, *, dtype=None, gradient=False):
+def terms(name, inputs, dout, **options):
+    """Of the sums that dbias and dsink are: (root of the squares, sum of the sizes) in float64."""
+    q, k, v = inputs
+    eye = torch.eye(k.shape[1], device=q.device)[None, :, None].expand(q.shape[0], -1, k.shape[2], -1)
+    p, _ = attention(q, k, eye, **options)  # (B, Sq, H, Sk)
+    dp = torch.einsum("bihd,bjhd->bihj", dout.double(), v.double().repeat_interleave(q.shape[2] // v.shape[2], 2))
+    delta = (p * dp).sum(-1, keepdim=True)
+    if name == "sink":
+        parts = [(1 - p.sum(-1, keepdim=True)) * delta]
+    else:
+        parts = [p * dp, p * delta]
+    size = (q.shape[2], 1, 1) if name == "sink" else options[name].shape
+    squares, sizes = (
+        sum(f(x) for x in parts).transpose(1, 2).sum_to_size(size).reshape(options[name].shape)
+        for f in (torch.square, torch.abs)
+    )
+    return squares.sqrt(), sizes
+
+
+def assert_within_rule(name, got, exact, naive, *, dtype=None, gradient=False, terms=None):
     """The error is at most 2 (gradients: 3) times that of the naive same-dtype result, plus eps, as the largest one and as
-    a norm. `dtype`: of the problem, where `got` has another."""
+    a norm. `dtype`: of the problem, where `got` has another. `terms` of a sum that may cancel: the naive error counts as at
+    least what rounding them makes, and eps is relative to their sizes."""
     factor = 3 if gradient else 2
-    eps = 1e-6 if (dtype or got.dtype) == torch.float32 else 1e-5
+    dtype = dtype or got.dtype
+    eps = 1e-6 if dtype == torch.float32 else 1e-5
     got, naive, exact = (t.detach().double() for t in (got, naive, exact))
     assert got.shape == exact.shape, (name, got.shape, exact.shape)
     assert torch.equal(torch.isnan(got), torch.isnan(exact)), f"{name}: NaN in the wrong places"
@@ -72,9 +98,11 @@ def assert_within_rule(name, got, exact, naive, *, dtype=None, gradient=False):
     if not finite.any():
         return
     got, naive, exact = got[finite], naive[finite], exact[finite]
-    scale = exact.abs().max()
+    roots, sizes = (t[finite] for t in terms) if terms else (torch.zeros_like(exact), exact)
+    roundoff = torch.finfo(dtype).eps / 2 * roots
     for what, measure in (("largest", lambda e: e.abs().max()), ("rms", lambda e: e.square().mean().sqrt())):
-        error, allowed = measure(got - exact), factor * measure(naive - exact) + eps * scale
+        plain = torch.maximum(measure(naive - exact), measure(roundoff))
+        error, allowed = measure(got - exact), factor * plain + eps * sizes.abs().max()
         assert error <= allowed, (
             f"{name}: {what} error {error.item():.3e}, the rule allows {allowed.item():.3e}"
         )
@@ -99,8 +127,28 @@ def judge(out, lse, inputs, **options):
 def judge_gradients(got, inputs, dout, dlse=None, extras=(), **options):
     exact = gradients(inputs, dout, dlse, extras=extras, **options)
     naive = gradients(inputs, dout, dlse, extras=extras, dtype=inputs[0].dtype, **options)
-    for name, g, e, n in zip(("dq", "dk", "dv", *("d" + n for n in extras)), got, exact, naive):
-        assert_within_rule(name, g, e, n, dtype=inputs[0].dtype, gradient=True)
+    sums = [None] * 3 + [terms(name, inputs, dout, **options) for name in extras]
+    for name, g, e, n, t in zip(("q", "k", "v", *extras), got, exact, naive, sums):
+        assert_within_rule("d" + name, g, e, n, dtype=inputs[0].dtype, gradient=True, terms=t)
+
+
+def judge_dropout(out, grads, inputs, dout, probability):
+    """Of a call whose v is the identity, so that row i of out is row i of the probabilities after dropout and shows which
+    were dropped: about as many as asked for, and forward and backward both computed with these."""
+    kept = (out != 0).transpose(1, 2).double()
+    share, expected = kept.mean().item(), 1 - probability
+    assert abs(share - expected) < 5 * (expected * probability / kept.numel()) ** 0.5
+    factors = kept / expected
+    judge(out, None, inputs, dropout=factors)
+    judge_gradients(grads, inputs, dout, dropout=factors)
+    return factors
+
+
+def identity_v(device, S=64, dtype=torch.bfloat16):
+    """q, k, v with one head, for judge_dropout()."""
+    q, k, _ = make(device, B=1, Sq=S, Sk=S, H=1, Hk=1, dtype=dtype, grad=True)
+    v = torch.eye(S, device=device, dtype=dtype)[None, :, None].clone().requires_grad_()
+    return q, k, v
 
 
 LENGTHS = (5, 0, 130, 300, 1)  # of packed sequences

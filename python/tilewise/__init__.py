@@ -95,6 +95,8 @@ def attention(
     bias: added to the scores, broadcastable to (B, H, Sq, Sk); mask: bool, same, True = visible.
     alibi_slopes: float32 (H,) or (B, H). sink: float32 (H,), exp(sink) joins the denominator.
     dropout_p in [0, 1), seed: Philox stream for numpy arrays (torch tensors draw it from torch's generator).
+    threads: of the CPU; 0 = all cores, for torch tensors as many as torch uses (and its own). The result is the same
+        for any number.
     cu_seqlens_*: int32 or int64 (B + 1,) offsets of packed sequences. seqused_*: (B,) used lengths.
     return_lse: also return lse float32 (B, H, Sq), packed (H, T): the natural log of the softmax denominator;
         differentiable in torch.

@@ -24,10 +24,20 @@ def _describe(name: str, x: Any) -> Any:
     return _arrays.describe(name, _arrays.as_host_array(name, x))
 
 
+def _threads(q: Any, asked: int) -> int:
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(q, torch.Tensor) or q.is_cuda:
+        return asked
+    from . import _torch
+
+    return _torch.cpu_threads(asked)
+
+
 def _plan(pass_: int, q: Any, k: Any, v: Any, options: dict) -> Any:
     """The call with outputs that have a shape and no memory yet."""
     inputs = {name: options.pop(name, None) for name in _TENSORS}
     tensors = {name: _describe(name, x) for name, x in dict(inputs, q=q, k=k, v=v).items()}
+    options["threads"] = _threads(q, options.get("threads", 0))
     _, dtype, device, index, shape, _ = tensors["q"]
 
     def output(size: tuple, dtype: int = dtype) -> tuple:

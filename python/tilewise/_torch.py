@@ -8,6 +8,7 @@ tensors' device.
 from __future__ import annotations
 
 import functools
+import os
 from typing import Any, Optional
 
 import torch
@@ -50,6 +51,15 @@ _direct = (
     if hasattr(Tensor, "__dlpack_c_exchange_api__")
     else False
 )
+
+# On the CPU our tasks run on PyTorch's own threads, as many as it uses where nobody says how many.
+_core.use_threads_of(os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so"))
+_as_many_as_torch = not os.environ.get("TILEWISE_THREADS")
+
+
+def cpu_threads(asked: int) -> int:
+    return asked or (torch.get_num_threads() if _as_many_as_torch else 0)
+
 
 cached_options = functools.lru_cache(maxsize=256)(make_options)
 
@@ -113,6 +123,7 @@ _OPTIONS = {
     "algorithm": "str",
 }
 _N = len(_INPUTS)
+_THREADS = list(_OPTIONS).index("threads")
 _SCHEMA = ", ".join(
     [f"Tensor {n}" if n in ("q", "k", "v") else f"Tensor? {n}" for n in _INPUTS]
     + [f"{kind} {n}" for n, kind in _OPTIONS.items()]
@@ -120,15 +131,20 @@ _SCHEMA = ", ".join(
 
 
 @functools.lru_cache(maxsize=256)
-def _options_of(*values: Any) -> Any:
-    named = dict(zip(_OPTIONS, values))
+def _options_of(threads: int, *values: Any) -> Any:
+    named = dict(zip(_OPTIONS, values), threads=threads)
     return make_options(window=(named.pop("window_left"), named.pop("window_right")), **named)
+
+
+def _options(q: Tensor, values: tuple) -> Any:
+    threads = values[_THREADS]
+    return _options_of(threads if q.is_cuda else cpu_threads(threads), *values)
 
 
 def _attend(arguments: tuple, result: Optional[Tensor] = None) -> tuple[Tensor, Tensor]:
     q, k, v, *others, rng_state = arguments[:_N]
     out, lse = _outputs(q, v, arguments[7] is not None, result)
-    run(FORWARD, (q, k, v, out, lse, *others), _options_of(*arguments[_N:]), rng_state)
+    run(FORWARD, (q, k, v, out, lse, *others), _options(q, arguments[_N:]), rng_state)
     return out, lse
 
 
@@ -161,7 +177,7 @@ def backward(
     gradients = _gradients(want_dbias, want_dsink, arguments)
     wanted = (*gradients[:3], gradients[3] if want_dbias else None, gradients[4] if want_dsink else None)
     tensors = (q, k, v, out, lse, *others, dout, dlse, *wanted)
-    run(BACKWARD, tensors, _options_of(*arguments[_N:]), rng_state)
+    run(BACKWARD, tensors, _options(q, arguments[_N:]), rng_state)
     return gradients
 
 

@@ -3,9 +3,8 @@
     import tilewise.huggingface                                     # registers the name
     model = AutoModelForCausalLM.from_pretrained(..., attn_implementation="tilewise")
 
-Padding masks become lengths where they are plain left-aligned or boolean masks otherwise, packed position
-ids become cu_seqlens; sliding window, softcap, sinks, GQA and value head dims of their own go straight to
-the kernels.
+Padding masks become boolean masks, packed position ids become cu_seqlens; sliding window, softcap, sinks, GQA and
+value head dims of their own go straight to the kernels.
 """
 
 from __future__ import annotations

@@ -361,6 +361,8 @@ void take_memory(const tw_attention& a, Problem& p) {
   p.offset = o.offset;
   p.philox_state = reinterpret_cast<const u64*>(o.philox_state);
   p.algorithm = o.algorithm && *o.algorithm ? o.algorithm : nullptr;
+  p.run_parallel = o.run_parallel;
+  p.parallel_context = o.parallel_context;
 }
 
 void read_gradients(const tw_attention& a, Problem& p, const char* out_meaning) {
@@ -469,6 +471,8 @@ std::optional<Problem> repeated(const Problem& planned, const tw_attention& plan
   for (tw_tensor tw_attention::*t : kTensors) (same.*t).data = (now.*t).data;
   same.options.seed = now.options.seed, same.options.offset = now.options.offset;
   same.options.philox_state = now.options.philox_state, same.options.algorithm = now.options.algorithm;
+  same.options.run_parallel = now.options.run_parallel;
+  same.options.parallel_context = now.options.parallel_context;
   if (std::memcmp(&same, &now, sizeof now) != 0) return std::nullopt;
   check_memory(Operands(now, planned.pass));
   Problem p = planned;

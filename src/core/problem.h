@@ -112,6 +112,8 @@ struct Problem {
   bool check_metadata = false;
   int threads = 0;
   const char* algorithm = nullptr;
+  tw_run_parallel run_parallel = nullptr;
+  void* parallel_context = nullptr;
 
   bool varlen() const { return packed || seqused_q || seqused_k; }
   Band<i64> band(i64 sq, i64 sk) const {
@@ -124,8 +126,8 @@ struct Problem {
 Problem make_problem(const tw_attention& a, tw_pass pass);
 
 // The planned problem in the memory of `now`, where that is the call that the plan was made for but for data
-// pointers, the random numbers' stream and the algorithm's name: only these need checking then. None where
-// anything else differs.
+// pointers, the random numbers' stream, the algorithm's name and the caller's threads: only the pointers need
+// checking then. None where anything else differs.
 std::optional<Problem> repeated(const Problem& planned, const tw_attention& planned_call,
                                 const tw_attention& now);
 

@@ -103,7 +103,7 @@ class Backward : public Execution {
     if (p.has_dsink) std::memset(memory.dsink, 0, dsink_bytes_);
 
     Slots slots(slots_);  // as many as parts that can need one at a time
-    parallel(threads_, i64(work.parts.size()), [&](int worker, i64 n) {
+    parallel(team(p, threads_), i64(work.parts.size()), [&](int worker, i64 n) {
       const BackwardPart& part = work.parts[size_t(work.order[size_t(n)])];
       if (work.units[size_t(part.unit)].parts > 1)
         return run_part<T>(p, part, memory, worker, memory.split + part.split_offset);
@@ -186,7 +186,7 @@ class Backward : public Execution {
       for (i64 j = 0; work.units[n].parts > 1 && j < sk; j += kStoreRows)
         tasks.push_back({i64(n), j, std::min(j + kStoreRows, sk)});
     }
-    parallel(threads_, i64(tasks.size()), [&](int, i64 n) {
+    parallel(team(p, threads_), i64(tasks.size()), [&](int, i64 n) {
       const BackwardUnit& unit = work.units[size_t(tasks[size_t(n)].unit)];
       std::vector<Accumulators> sums;
       for (i64 i = 0; i < unit.parts; ++i) {
@@ -213,7 +213,7 @@ class Backward : public Execution {
     const std::vector<BiasRegion> regions = cut_dbias(p, kernels_.queries, kernels_.keys);
     const i64* size = p.dbias.size;
     const i64 step_i = size[2] == 1 ? 0 : 1, step_j = size[3] == 1 ? 0 : kernels_.queries;
-    parallel(threads_, i64(regions.size()), [&](int worker, i64 n) {
+    parallel(team(p, threads_), i64(regions.size()), [&](int worker, i64 n) {
       const BiasRegion& r = regions[size_t(n)];
       auto* sum =
           reinterpret_cast<float*>(scratch_of(m, worker) + aligned(kernels_.backward_scratch(shape_)));

@@ -47,7 +47,7 @@ class Decode : public Execution {
     auto* partials = reinterpret_cast<float*>(memory + per_thread_ * size_t(threads_));
     auto* kernel = kernels_.decode[dtype_index(p.dtype)];
     const i64 sets = ceil_div(p.Hk, heads_);
-    parallel(threads_, p.B * chunks_ * sets, [&](int worker, i64 number) {
+    parallel(team(p, threads_), p.B * chunks_ * sets, [&](int worker, i64 number) {
       const Sequence& s = all[size_t(number / (sets * chunks_))];
       const i64 first = number % sets * heads_, chunk = number / sets % chunks_;
       if (chunk_keys(p, s, chunk).empty()) return;
@@ -56,7 +56,7 @@ class Decode : public Execution {
       for (int h = 0; h < count; ++h) heads[h] = make_task(p, s, first + h, chunk, partials);
       kernel(heads, count, memory + size_t(worker) * per_thread_);
     });
-    parallel(threads_, p.B * p.H, [&](int, i64 number) {
+    parallel(team(p, threads_), p.B * p.H, [&](int, i64 number) {
       const Sequence& s = all[size_t(number / p.H)];
       with_type(p.dtype, [&](auto zero) {
         for (i64 i = 0; i < s.sq; ++i) merge_row<decltype(zero)>(p, s, number % p.H, i, partials);

@@ -75,7 +75,7 @@ class Forward : public Execution {
     const int group = group_for(p, all);
     const TaskList tasks(p, all, kernels_.queries, group, threads_);
     auto* kernel = kernels_.forward[dtype_index(p.dtype)];
-    parallel(threads_, tasks.count(), [&](int worker, i64 number) {
+    parallel(team(p, threads_), tasks.count(), [&](int worker, i64 number) {
       const TaskList::Item item = tasks[number];
       const ForwardTask task = make_task(p, item);
       kernel(task, static_cast<char*>(workspace) + size_t(worker) * per_thread_);

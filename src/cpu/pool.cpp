@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <cfenv>
 #include <condition_variable>
 #include <mutex>
@@ -33,6 +34,7 @@ struct Job {
   const i64 tasks;
   const int threads;
   std::atomic<i64> next{0};
+  std::atomic<int> joined{0};  // of the caller's threads
 
   void work(int worker) {
     const DefaultFloatEnvironment environment;
@@ -42,6 +44,13 @@ struct Job {
     }
   }
 };
+
+// One of the caller's threads, of which there may be more than were asked for.
+void join(void* data) {
+  Job& job = *static_cast<Job*>(data);
+  const int worker = job.joined.fetch_add(1, std::memory_order_relaxed);
+  if (worker < job.threads) job.work(worker);
+}
 
 class Pool {
  public:
@@ -116,13 +125,16 @@ Pool& pool() {
 
 }  // namespace
 
-void parallel(int threads, i64 tasks, const std::function<void(int worker, i64 task)>& f) {
-  if (i64{threads} > tasks) threads = int(tasks);
+void parallel(Team team, i64 tasks, const std::function<void(int worker, i64 task)>& f) {
+  const int threads = int(std::min<i64>(team.threads, tasks));
   latest_begun.store(0, std::memory_order_relaxed);
   latest_tasks.store(tasks, std::memory_order_relaxed);
   Job job{f, tasks, threads};
-  if (threads > 1 && pool().try_run(job)) return;
-  job.work(0);
+  if (threads > 1 && team.run)
+    team.run(team.context, threads, join, &job);
+  else if (threads > 1 && pool().try_run(job))
+    return;
+  job.work(0);  // all of it, or what the caller's threads left
 }
 
 Progress progress() {

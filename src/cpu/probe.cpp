@@ -54,7 +54,7 @@ double probe_flops(const std::string& isa, Peak peak, int threads) {
   const Probes& p = usable(isa).probes;
   const bool pairs = peak == Peak::pairs && p.pairs;
   std::vector<double> rate(static_cast<size_t>(threads));
-  parallel(threads, threads, [&](int, i64 t) {
+  parallel({threads}, threads, [&](int, i64 t) {
     rate[size_t(t)] = pairs ? window(p.pairs, p.pairs_flops) : window(p.fma, p.fma_flops);
   });
   double sum = 0;
@@ -72,7 +72,7 @@ double probe_read(const std::string& isa, int threads, i64 bytes, int repeats) {
   std::vector<float> sums(static_cast<size_t>(chunks));
   for (int r = 0; r < repeats; ++r) {
     const auto start = Clock::now();
-    parallel(threads, chunks,
+    parallel({threads}, chunks,
              [&](int, i64 c) { sums[size_t(c)] = p.read(memory.get() + c * kChunk, kChunk); });
     rates.push_back(double(chunks * kChunk) / seconds_since(start));
   }
