@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "cpu/backward_schedule.h"
 #include "cpu/backward_work.h"
 #include "cpu/isa.h"
 #include "cpu/pool.h"
@@ -15,7 +16,6 @@ namespace {
 // Bytes of the query sub-blocks of a task, which share a key block and its dK and dV: they and it fit a small
 // L2 cache, and the more they are, the less often a long head's K, V, dK and dV come from beyond it.
 constexpr i64 kStateBytes = 400 << 10;
-constexpr i64 kStoreRows = 256;  // rows of dk and dv that one task sums and rounds
 
 size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -57,8 +57,10 @@ class Slots {
  public:
   explicit Slots(size_t n) : taken_(n) {}
   size_t take() {
-    for (size_t n = 0;; n = (n + 1) % taken_.size())
-      if (!taken_[n].exchange(true, std::memory_order_acquire)) return n;
+    size_t n = 0;
+    wait_until(
+        [&] { return !taken_[n = (n + 1) % taken_.size()].exchange(true, std::memory_order_acquire); });
+    return n;
   }
   void give_back(size_t n) { taken_[n].store(false, std::memory_order_release); }
 
@@ -66,25 +68,25 @@ class Slots {
   std::vector<std::atomic<bool>> taken_;
 };
 
+static_assert(kBackwardTasks <= kMaxGradientParts);
+
 class Backward : public Execution {
  public:
   Backward(const Problem& p, const plan::CpuChoice& choice) : kernels_(*find_kernels(choice.isa)) {
-    grain_ = {kernels_.queries, kernels_.width};
+    grain_ = {kernels_.queries, kernels_.width, 1};
     const i64 floats = (3 * padded(p.D, grain_.width) + 2 * padded(p.Dv, grain_.width)) * grain_.block_q;
-    group_ = std::clamp<i64>(kStateBytes / (floats * i64(sizeof(float))), 2, kMaxGroup);
-    shape_ = {i32(p.D), i32(p.Dv), i32(group_), false};
+    grain_.most_blocks = std::clamp<i64>(kStateBytes / (floats * i64(sizeof(float))), 2, kMaxGroup);
+    shape_ = {i32(p.D), i32(p.Dv), i32(grain_.most_blocks), false};
     threads_ = choice.threads;
     scratch_bytes_ = aligned(kernels_.backward_scratch(shape_));
     if (p.dbias) scratch_bytes_ += aligned(size_t(kernels_.queries * kernels_.keys) * sizeof(float));
     slot_bytes_ = aligned(accumulator_bytes(p, grain_, p.Sk));
     split_bytes_ = split_budget(p, grain_);
     slots_ = split_bytes_ && !p.varlen() ? 0 : size_t(std::min<i64>(threads_, p.B * p.Hk));
-    dsink_bytes_ =
-        p.has_dsink ? aligned(size_t((p.B * p.Hk + kMostSplitParts) * p.group()) * sizeof(double)) : 0;
   }
 
   size_t workspace() const override {
-    return size_t(threads_) * scratch_bytes_ + slots_ * slot_bytes_ + split_bytes_ + dsink_bytes_;
+    return size_t(threads_) * scratch_bytes_ + slots_ * slot_bytes_ + split_bytes_;
   }
 
   void run(const Problem& p, void* workspace, void*) const override {
@@ -97,126 +99,146 @@ class Backward : public Execution {
     const std::vector<Sequence> all = sequences(p);
     if (p.varlen()) clear_unused_rows<T>(p, all);
     const BackwardWork work = cut_backward(p, all, grain_, split_bytes_);
-    Memory memory{workspace, workspace + size_t(threads_) * scratch_bytes_};
-    memory.split = memory.slots + slots_ * slot_bytes_;
-    memory.dsink = reinterpret_cast<double*>(memory.split + split_bytes_);
-    if (p.has_dsink) std::memset(memory.dsink, 0, dsink_bytes_);
+    Run run(work, threads_, slots_);
+    run.scratch = workspace;
+    run.slots = workspace + size_t(threads_) * scratch_bytes_;
+    run.split = run.slots + slots_ * slot_bytes_;
+    if (p.has_dsink) run.dsink.resize(work.steps.size());
 
-    Slots slots(slots_);  // as many as parts that can need one at a time
-    parallel(team(p, threads_), i64(work.parts.size()), [&](int worker, i64 n) {
-      const BackwardPart& part = work.parts[size_t(work.order[size_t(n)])];
-      if (work.units[size_t(part.unit)].parts > 1)
-        return run_part<T>(p, part, memory, worker, memory.split + part.split_offset);
-      const size_t slot = slots.take();
-      std::byte* at = memory.slots + slot * slot_bytes_;
-      run_part<T>(p, part, memory, worker, at);
-      store_rows<T>(p, part, {accumulators(p, part, at)}, 0, part.sequence.sk);
-      slots.give_back(slot);
+    // First all steps, then the rows of split units.
+    const std::vector<Rows> rows = rows_left(work);
+    const i64 steps = i64(work.steps.size());
+    parallel(team(p, threads_), steps + i64(rows.size()), [&](int worker, i64 n) {
+      if (n < steps) {
+        run_step<T>(p, run, worker);
+      } else {
+        const Rows& r = rows[size_t(n - steps)];
+        run.schedule.wait_for_unit(r.unit);
+        store_unit(p, run, r);
+      }
     });
-    sum_split_units<T>(p, work, memory);
-    if (p.has_dsink) sum_dsink(p, work, memory);
-    if (p.dbias) sweep_dbias(p, all, memory);
+    if (p.has_dsink) sum_dsink(p, run);
+    if (p.dbias) sweep_dbias(p, all, workspace);
   }
 
-  struct Memory {
-    std::byte *scratch, *slots, *split = nullptr;
-    double* dsink = nullptr;  // [part][query head of the group]
+  struct Rows {  // of dk and dv of a unit
+    i64 unit, begin, end;
   };
 
-  std::byte* scratch_of(const Memory& m, int worker) const {
-    return m.scratch + size_t(worker) * scratch_bytes_;
+  // What the threads of one run share.
+  struct Run {
+    Run(const BackwardWork& w, int threads, size_t slot_count)
+        : work(w), schedule(w, threads), slot_of(w.parts.size()), free_slots(slot_count) {}
+    const BackwardWork& work;
+    BackwardSchedule schedule;
+    std::byte *scratch, *slots, *split;
+    std::vector<size_t> slot_of;  // parts of units that are not split
+    Slots free_slots;
+    std::vector<double> dsink;  // of each step
+  };
+
+  std::byte* scratch_of(std::byte* scratch, int worker) const {
+    return scratch + size_t(worker) * scratch_bytes_;
+  }
+
+  static bool split(const Run& run, const BackwardPart& part) {
+    return run.work.units[size_t(part.unit)].parts > 1;
   }
 
   // Where a part accumulates dk and dv.
-  Accumulators accumulators(const Problem& p, const BackwardPart& part, std::byte* memory) const {
-    const Sequence& s = part.sequence;
+  Accumulators accumulators(const Problem& p, const Run& run, const BackwardPart& part) const {
     const i64 D = padded(p.D, grain_.width), Dv = padded(p.Dv, grain_.width);
-    auto* floats = reinterpret_cast<float*>(memory);
-    return {floats, floats + s.sk * D, D, Dv};
+    auto* floats = reinterpret_cast<float*>(split(run, part)
+                                                ? run.split + part.split_offset
+                                                : run.slots + run.slot_of[size_t(part.number)] * slot_bytes_);
+    return {floats, floats + part.sequence.sk * D, D, Dv};
+  }
+
+  void begin_part(const Problem& p, Run& run, const BackwardPart& part) const {
+    if (!split(run, part)) run.slot_of[size_t(part.number)] = run.free_slots.take();
+    const Accumulators sum = accumulators(p, run, part);
+    const i64 keys = part.key_end - part.key_begin;
+    std::fill_n(sum.dk + part.key_begin * sum.dk_row, keys * sum.dk_row, 0.f);
+    std::fill_n(sum.dv + part.key_begin * sum.dv_row, keys * sum.dv_row, 0.f);
   }
 
   template <class T>
-  void run_part(const Problem& p, const BackwardPart& part, const Memory& m, int worker,
-                std::byte* at) const {
-    const Accumulators sum = accumulators(p, part, at);
-    std::memset(at, 0, accumulator_bytes(p, grain_, part.sequence.sk));
-    const i64 blocks = ceil_div(part.sequence.sq, grain_.block_q);
-    for (i64 item = part.begin, next; item < part.end; item = next) {
-      const i64 member = item / blocks, h = part.kv_head * p.group() + member;
-      next = std::min({item + group_, (member + 1) * blocks, part.end});
-      BackwardTask t = make_task(p, part.sequence, h, item % blocks * grain_.block_q, next - item);
-      t.dk = sum.dk, t.dk_row = sum.dk_row;
-      t.dv = sum.dv, t.dv_row = sum.dv_row;
-      if (p.has_dsink) t.dsink = m.dsink + part.number * p.group() + member;
-      kernels_.backward[dtype_index(p.dtype)](t, scratch_of(m, worker));
-    }
+  void run_step(const Problem& p, Run& run, int worker) const {
+    const i64 number = run.schedule.claim(worker, [&](const BackwardPart& x) { begin_part(p, run, x); });
+    const BackwardStep& step = run.work.steps[size_t(number)];
+    const BackwardPart& part = run.work.parts[size_t(step.part)];
+    const i64 h = part.kv_head * p.group() + step.member;
+    BackwardTask t = make_task(p, part.sequence, h, step.first_block * grain_.block_q, step.blocks);
+    const Accumulators sum = accumulators(p, run, part);
+    t.dk = sum.dk, t.dk_row = sum.dk_row;
+    t.dv = sum.dv, t.dv_row = sum.dv_row;
+    if (p.has_dsink) t.dsink = &run.dsink[size_t(number)];
+    const BackwardSchedule::Turn turn = run.schedule.turn(number);
+    t.progress = turn.progress, t.before = turn.before, t.wait = BackwardSchedule::wait;
+    kernels_.backward[dtype_index(p.dtype)](t, scratch_of(run.scratch, worker));
+    if (!run.schedule.finish(number)) return;
+    if (split(run, part)) return run.schedule.finish_part(part);
+    store_unit(p, run, {part.unit, 0, part.sequence.sk});
+    run.free_slots.give_back(run.slot_of[size_t(part.number)]);
   }
 
-  // dk and dv of keys [begin, end): the sums of the parts, added in order and rounded once.
-  template <class T>
-  void store_rows(const Problem& p, const BackwardPart& part, const std::vector<Accumulators>& sums,
-                  i64 begin, i64 end) const {
-    const Sequence& s = part.sequence;
-    auto store = [&](const View& to, i64 width, float* Accumulators::*data, i64 Accumulators::*row) {
-      for (i64 j = begin; j < end; ++j) {
-        T* out = to.at<T>(s.k_b, s.k_row + j, part.kv_head);
-        float* first = sums[0].*data + j * (sums[0].*row);
-        for (size_t n = 1; n < sums.size(); ++n) {
-          const float* next = sums[n].*data + j * (sums[n].*row);
-          for (i64 d = 0; d < width; ++d) first[d] += next[d];
-        }
-        if (to.stride.d == 1)
-          for (i64 d = 0; d < width; ++d) out[d] = from_float<T>(first[d]);
-        else
-          for (i64 d = 0; d < width; ++d) out[d * to.stride.d] = from_float<T>(first[d]);
-      }
-    };
-    store(p.dk, p.D, &Accumulators::dk, &Accumulators::dk_row);
-    store(p.dv, p.Dv, &Accumulators::dv, &Accumulators::dv_row);
-  }
-
-  template <class T>
-  void sum_split_units(const Problem& p, const BackwardWork& work, const Memory& m) const {
-    struct Rows {
-      i64 unit, begin, end;
-    };
-    std::vector<Rows> tasks;
+  // The rows that no part's last step stores: of split units, and of units without queries.
+  static std::vector<Rows> rows_left(const BackwardWork& work) {
+    std::vector<Rows> rows;
     for (size_t n = 0; n < work.units.size(); ++n) {
-      const i64 sk = work.parts[size_t(work.units[n].first_part)].sequence.sk;
-      for (i64 j = 0; work.units[n].parts > 1 && j < sk; j += kStoreRows)
-        tasks.push_back({i64(n), j, std::min(j + kStoreRows, sk)});
+      const BackwardPart& first = work.parts[size_t(work.units[n].first_part)];
+      const i64 sk = work.units[n].parts > 1 || !first.steps ? first.sequence.sk : 0;
+      for (i64 j = 0; j < sk; j += kStoreRows) rows.push_back({i64(n), j, std::min(j + kStoreRows, sk)});
     }
-    parallel(team(p, threads_), i64(tasks.size()), [&](int, i64 n) {
-      const BackwardUnit& unit = work.units[size_t(tasks[size_t(n)].unit)];
-      std::vector<Accumulators> sums;
-      for (i64 i = 0; i < unit.parts; ++i) {
-        const BackwardPart& part = work.parts[size_t(unit.first_part + i)];
-        sums.push_back(accumulators(p, part, m.split + part.split_offset));
-      }
-      store_rows<T>(p, work.parts[size_t(unit.first_part)], sums, tasks[size_t(n)].begin,
-                    tasks[size_t(n)].end);
-    });
+    return rows;
   }
 
-  void sum_dsink(const Problem& p, const BackwardWork& work, const Memory& m) const {
+  // dk and dv: the sums of the parts that have seen a key, added in order and rounded once.
+  void store_unit(const Problem& p, const Run& run, const Rows& rows) const {
+    const BackwardUnit& unit = run.work.units[size_t(rows.unit)];
+    auto* kernel = kernels_.store_rows[dtype_index(p.dtype)];
+    for (i64 j = rows.begin; j < rows.end; j += kStoreRows) {
+      GradientRows dk{}, dv{};
+      for (i64 i = 0; i < unit.parts; ++i) {
+        const BackwardPart& part = run.work.parts[size_t(unit.first_part + i)];
+        if (j < part.key_begin || j >= part.key_end) continue;
+        const Accumulators sum = accumulators(p, run, part);
+        dk.sum[dk.parts++] = sum.dk + j * sum.dk_row;
+        dv.sum[dv.parts++] = sum.dv + j * sum.dv_row;
+      }
+      const BackwardPart& part = run.work.parts[size_t(unit.first_part)];
+      const Sequence& s = part.sequence;
+      dk.columns = i32(p.D), dk.row = padded(p.D, grain_.width);
+      dv.columns = i32(p.Dv), dv.row = padded(p.Dv, grain_.width);
+      dk.rows = dv.rows = std::min(kStoreRows, rows.end - j);
+      dk.to = head_matrix(p.dk, s.k_b, s.k_row + j, part.kv_head);
+      dv.to = head_matrix(p.dv, s.k_b, s.k_row + j, part.kv_head);
+      kernel(dk);
+      kernel(dv);
+    }
+  }
+
+  void sum_dsink(const Problem& p, const Run& run) const {
     for (i64 h = 0; h < p.H; ++h) {
       double sum = 0;
-      for (const BackwardPart& part : work.parts)
-        if (part.kv_head == h / p.group()) sum += m.dsink[part.number * p.group() + h % p.group()];
+      for (size_t n = 0; n < run.dsink.size(); ++n) {
+        const BackwardStep& step = run.work.steps[n];
+        if (run.work.parts[size_t(step.part)].kv_head * p.group() + step.member == h) sum += run.dsink[n];
+      }
       p.dsink[h * p.dsink_h] = float(sum);
     }
   }
 
   // Each region of dbias is summed by one task over every score that was made of it: sequences, heads, then
   // blocks.
-  void sweep_dbias(const Problem& p, const std::vector<Sequence>& all, const Memory& m) const {
+  void sweep_dbias(const Problem& p, const std::vector<Sequence>& all, std::byte* scratch) const {
     const std::vector<BiasRegion> regions = cut_dbias(p, kernels_.queries, kernels_.keys);
     const i64* size = p.dbias.size;
     const i64 step_i = size[2] == 1 ? 0 : 1, step_j = size[3] == 1 ? 0 : kernels_.queries;
     parallel(team(p, threads_), i64(regions.size()), [&](int worker, i64 n) {
       const BiasRegion& r = regions[size_t(n)];
       auto* sum =
-          reinterpret_cast<float*>(scratch_of(m, worker) + aligned(kernels_.backward_scratch(shape_)));
+          reinterpret_cast<float*>(scratch_of(scratch, worker) + aligned(kernels_.backward_scratch(shape_)));
       std::fill_n(sum, kernels_.queries * kernels_.keys, 0.f);
       for (const Sequence& s : all) {
         if (size[0] != 1 && s.index != r.b) continue;
@@ -226,7 +248,7 @@ class Backward : public Execution {
             t.dbias = sum, t.dbias_i = step_i, t.dbias_j = step_j;
             t.dbias_begin = i32(r.j0), t.dbias_end = i32(std::min(r.j1, s.sk));
             if (t.dbias_begin < t.dbias_end)
-              kernels_.backward[dtype_index(p.dtype)](t, scratch_of(m, worker));
+              kernels_.backward[dtype_index(p.dtype)](t, scratch_of(scratch, worker));
           }
       }
       with_type(p.dbias.dtype, [&](auto zero) {
@@ -264,9 +286,8 @@ class Backward : public Execution {
   const Kernels& kernels_;
   ScratchShape shape_{};
   BackwardGrain grain_;
-  i64 group_ = 1;  // sub-blocks of a task
   int threads_ = 1;
-  size_t scratch_bytes_ = 0, slots_ = 0, slot_bytes_ = 0, split_bytes_ = 0, dsink_bytes_ = 0;
+  size_t scratch_bytes_ = 0, slots_ = 0, slot_bytes_ = 0, split_bytes_ = 0;
 };
 
 }  // namespace

@@ -43,6 +43,28 @@ void cut_unit(BackwardWork& work, const BackwardPart& whole, const std::vector<i
   }
 }
 
+// The steps of a part and the keys that they see. Steps get smaller towards the part's end, where threads
+// that have run out of parts share what is left.
+void cut_part(BackwardWork& work, const Problem& p, BackwardGrain grain, BackwardPart& part) {
+  const Sequence& s = part.sequence;
+  const Band<i64> band = p.band(s.sq, s.sk);
+  const i64 blocks = ceil_div(s.sq, grain.block_q);
+  part.first_step = i64(work.steps.size());
+  i64 begin = s.sk, end = 0;
+  for (i64 left = part.end; left > part.begin;) {
+    const i64 last = (left - 1) % blocks, most = std::min(last + 1, left - part.begin),
+              n = std::min(std::clamp<i64>((left - part.begin) / 2, 1, grain.most_blocks), most);
+    const i64 first = last + 1 - n;
+    work.steps.push_back({part.number, (left - 1) / blocks, first, n});
+    const auto seen = band.any(first * grain.block_q, std::min((last + 1) * grain.block_q, s.sq));
+    if (!seen.empty()) begin = std::min(begin, seen.begin), end = std::max(end, seen.end);
+    left -= n;
+  }
+  part.steps = i64(work.steps.size()) - part.first_step;
+  part.key_begin = begin / kStoreRows * kStoreRows;
+  part.key_end = std::max(part.key_begin, std::min(padded(end, kStoreRows), s.sk));
+}
+
 // Parts of a unit that has `share` of kBackwardTasks, `rows` rows of queries and memory for `room` parts. A
 // power of two, because equal parts go evenly to two, four or eight threads.
 i64 parts_of(i64 share, i64 rows, i64 room) {
@@ -94,7 +116,9 @@ BackwardWork cut_backward(const Problem& p, const std::vector<Sequence>& sequenc
       if (parts > 1) used += size_t(parts) * copy;
     }
   }
-  for (const BackwardPart& part : work.parts) work.order.push_back(part.number);
+  for (BackwardPart& part : work.parts) cut_part(work, p, grain, part);
+  for (const BackwardPart& part : work.parts)
+    if (part.steps) work.order.push_back(part.number);
   std::stable_sort(work.order.begin(), work.order.end(),
                    [&](i64 a, i64 b) { return work.parts[size_t(a)].cost > work.parts[size_t(b)].cost; });
   return work;

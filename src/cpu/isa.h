@@ -25,6 +25,7 @@ struct Kernels {
   size_t (*forward_scratch)(const ScratchShape& shape);
   void (*backward[3])(const BackwardTask& task, void* scratch);
   size_t (*backward_scratch)(const ScratchShape& shape);
+  void (*store_rows[3])(const GradientRows& rows);
   void (*decode[3])(const DecodeTask* heads, int count, void* scratch);
   size_t (*decode_scratch)(const ScratchShape& shape);
   Probes probes;

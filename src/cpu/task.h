@@ -69,11 +69,27 @@ struct BackwardTask {
   double* dsink;   // added to; null = not wanted
   float *dk, *dv;  // added to: fp32, one row a key, columns padded to whole vectors
   i64 dk_row, dv_row;
+  // Tasks that add to the same dk and dv take turns, key block by key block. progress[0], kept by this task,
+  // says which keys it is done with; progress[-1] ... progress[-before] are those of the tasks before it, and
+  // wait(p, key) returns when *p is `key` at least.
+  i32* progress;
+  i32 before;
+  void (*wait)(const i32* progress, i32 key);
   // The sweep for dbias writes none of the above: it adds dS of keys [dbias_begin, dbias_end) here. Null =
   // the others.
   float* dbias;  // (first query of the block, dbias_begin)
   i64 dbias_i, dbias_j;
   i32 dbias_begin, dbias_end;
+};
+
+// Rows of dk or dv that are the sums of some accumulators, of rows `row` floats apart.
+inline constexpr int kMaxGradientParts = 16;
+struct GradientRows {
+  const float* sum[kMaxGradientParts];
+  i32 parts;  // accumulators; none: the rows are 0
+  i32 columns;
+  i64 rows, row;
+  Matrix to;  // row 0 is the first
 };
 
 inline constexpr int kMaxDecodeRows = 64;

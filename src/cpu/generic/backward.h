@@ -186,6 +186,15 @@ static bool check_keys(const BackwardTask& t, BackwardScratch<V>& f, i32 begin, 
          rows_finite<V>(row_of<V, T>(t.k, begin), t.k.row, t.k.column, end - begin, t.D, f.finite);
 }
 
+// Waits until the tasks before this one have added to the keys below `end`.
+TILEWISE_INLINE void take_turn(const BackwardTask& t, i32 end) {
+  for (i32 n = t.before; n > 0; --n)
+    if (__atomic_load_n(t.progress - n, __ATOMIC_ACQUIRE) < end) t.wait(t.progress - n, end);
+}
+TILEWISE_INLINE void pass_turn(const BackwardTask& t, i32 end) {
+  if (t.progress) __atomic_store_n(t.progress, end, __ATOMIC_RELEASE);
+}
+
 template <class V, class Path>
 static void backward_path(const BackwardTask& t, void* scratch, const ScratchShape& shape) {
   using T = typename Path::T;
@@ -209,12 +218,14 @@ static void backward_path(const BackwardTask& t, void* scratch, const ScratchSha
     const i32 next = end + V::kKeys < last ? end + V::kKeys : last;
     auto kb = Path::load(t.k, t.v, t.D, t.Dv, f, from, end);
     kb.finite = check_keys<V, T>(t, f, from, end);
+    take_turn(t, end);
     for (int g = 0; g < t.group; ++g) {
       fetch_next_rows<T>(t.k, end, next, t.D, g, t.group);
       fetch_next_rows<T>(t.v, end, next, t.Dv, g, t.group);
       with_vectors<V>(t.block[g],
                       [&]<int NV>() { attend_backward<V, Path, NV>(t, t.block[g], f.query[g], f, kb); });
     }
+    pass_turn(t, end);
   }
   // (8) dQ_i
   for (int g = 0; g < (t.dbias ? 0 : t.group); ++g) {

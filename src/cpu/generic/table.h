@@ -5,6 +5,7 @@
 #include "cpu/generic/decode.h"
 #include "cpu/generic/forward.h"
 #include "cpu/generic/probe.h"
+#include "cpu/generic/store_rows.h"
 #include "cpu/isa.h"
 
 namespace tilewise::cpu {
@@ -25,6 +26,9 @@ constexpr Kernels make_table(const char* name) {
   k.backward[1] = backward<V, fp16>;
   k.backward[2] = backward<V, bf16>;
   k.backward_scratch = backward_scratch<V>;
+  k.store_rows[0] = store_rows<V, float>;
+  k.store_rows[1] = store_rows<V, fp16>;
+  k.store_rows[2] = store_rows<V, bf16>;
   k.decode[0] = decode<V, float>;
   k.decode[1] = decode<V, fp16>;
   k.decode[2] = decode<V, bf16>;
