@@ -21,8 +21,18 @@ TILEWISE_INSTRUCTION u32 shfl_up(u32 x, int delta)
 TILEWISE_INSTRUCTION u32 shfl_idx(u32 x, int lane)
     TILEWISE_PTX({ return __shfl_sync(0xFFFFFFFFu, x, lane); });
 
+// A number that all lanes have, known to be one: it then lives in a uniform register, and branches on it are
+// uniform.
+TILEWISE_INLINE i32 uniform(i32 x) { return i32(shfl_idx(u32(x), 0)); }
+
 // vote.sync.ballot.b32: bit l = lane l says yes
 TILEWISE_INSTRUCTION u32 vote_ballot(bool x) TILEWISE_PTX({ return __ballot_sync(0xFFFFFFFFu, x); });
+
+// redux.sync.max.u32
+TILEWISE_INSTRUCTION u32 reduce_max(u32 x) TILEWISE_PTX({ return __reduce_max_sync(0xFFFFFFFFu, x); });
+
+// popc.b32
+TILEWISE_INSTRUCTION int set_bits(u32 x) TILEWISE_PTX({ return __popc(x); });
 
 // brev.b32, clz.b32: the lowest bit that is set
 TILEWISE_INSTRUCTION int lowest_bit(u32 x) TILEWISE_PTX({ return __ffs(int(x)) - 1; });

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../ptx/barrier.h"
+#include "../ptx/special.h"
 #include "../ptx/warp.h"
 #include "../tile/sequence.h"
 #include "launch.h"
@@ -21,57 +22,96 @@ struct WorkTile {
   }
 };
 
-struct WorkTileWords {
-  u32 w[sizeof(WorkTile) / 4];
+// As it lies in shared memory: written and read 16 bytes at a time.
+struct alignas(16) WorkTileWords {
+  WorkTile tile;
 };
 
 TILEWISE_INLINE void write_tile(u32 shared, const WorkTile& t) {
-  const WorkTileWords words = __builtin_bit_cast(WorkTileWords, t);
+  struct Quads {
+    ptx::Vec4 q[sizeof(WorkTileWords) / 16];
+  };
+  const Quads words = __builtin_bit_cast(Quads, WorkTileWords{t});
 #pragma unroll
-  for (u32 n = 0; n < sizeof(words) / 4; ++n) ptx::st_shared(shared + 4 * n, words.w[n]);
+  for (u32 n = 0; n < sizeof(words) / 16; ++n) ptx::st_shared_v4(shared + 16 * n, words.q[n]);
 }
 
 TILEWISE_INLINE WorkTile read_tile(u32 shared) {
-  WorkTileWords words;
+  struct Quads {
+    ptx::Vec4 q[sizeof(WorkTileWords) / 16];
+  } words;
 #pragma unroll
-  for (u32 n = 0; n < sizeof(words) / 4; ++n) words.w[n] = ptx::ld_shared(shared + 4 * n);
-  return __builtin_bit_cast(WorkTile, words);
+  for (u32 n = 0; n < sizeof(words) / 16; ++n) words.q[n] = ptx::ld_shared_v4(shared + 16 * n);
+  return __builtin_bit_cast(WorkTileWords, words).tile;
 }
 
-// Finds tile `index` among sequences of different lengths, 32 at a time, a lane each. Indices only grow, so
-// it goes on from the 32 sequences where it found the last one.
+// Finds tiles of sequences of different lengths by their index. The warp holds 32 sequences, a lane each;
+// those whose keys and values fit the L2 cache together form a section, whose tiles go as in TileOrder: from
+// the last to the first, the head fastest. Where nothing is masked the tiles of a sequence are equal: it is a
+// section of its own, and goes head by head. Indices only grow, so the walk goes on from where it found the
+// last one.
 struct SequenceWalk {
-  i32 first = 0;         // of the 32 sequences
-  u32 tiles_before = 0;  // of all sequences before them
+  i32 next = 0;     // first of the 32 sequences to come
+  i32 tiles = 0;    // of a head of this lane's sequence
+  i32 sk = 0;       // its keys
+  u32 waiting = 0;  // lanes whose sequences belong to later sections
+  bool at_hand = false;
+  i32 level = -1;  // tiles [0, level] of each head of the section that has them are to come
+  u32 before = 0;  // tiles of the launch that came before those
 
-  TILEWISE_INLINE WorkItem find(u32 index, const AttentionParams& p, const ForwardLaunch& launch, i32 Br) {
-    const i32 lane = i32(ptx::thread_index() % 32);
-    for (; first < p.B; first += 32) {
-      i32 tiles = 0;  // of a head of this lane's sequence
-      if (first + lane < p.B) {
-        const Slot q = find_slot(first + lane, p.cu_seqlens_q, p.cu_q_is_64, p.cu_q_stride, p.total_q, p.Sq,
-                                 p.seqused_q, p.used_q_is_64, p.used_q_stride);
-        tiles = ceil_div(q.rows << launch.pack_log2, Br);
+  template <Config C>
+  TILEWISE_INLINE WorkItem find(u32 index, const AttentionParams& p, const ForwardLaunch& launch) {
+    const u32 heads = u32(launch.order.heads);
+    do {
+      while (level >= 0) {
+        // Until `floor` the same sequences have such a tile: `width` tiles a level.
+        const bool mine = at_hand && tiles > level;
+        const u32 lanes = ptx::vote_ballot(mine), width = u32(ptx::set_bits(lanes)) * heads;
+        const i32 floor = i32(ptx::reduce_max(at_hand && !mine ? u32(tiles) : 0u));
+        const u32 inside = index - before, turns = inside / width;
+        if (turns <= u32(level - floor)) {
+          if constexpr (!C.masked) {
+            const u32 head = inside / u32(level + 1);
+            return {level - i32(inside - head * u32(level + 1)), next - 32 + ptx::lowest_bit(lanes),
+                    i32(head)};
+          }
+          const u32 nth = inside / heads - turns * u32(ptx::set_bits(lanes));
+          const u32 lower = lanes & ((1u << ptx::thread_index() % 32) - 1);
+          const int owner = ptx::lowest_bit(ptx::vote_ballot(mine && u32(ptx::set_bits(lower)) == nth));
+          return {level - i32(turns), next - 32 + owner, i32(inside % heads)};
+        }
+        before += u32(level - floor + 1) * width;
+        level = floor - 1;
       }
-      u32 end = u32(tiles * launch.order.heads);  // of this and all lanes before it
+    } while (next_section<C>(p, launch));
+    return {0, -1, 0};
+  }
+
+ private:
+  template <Config C>
+  TILEWISE_INLINE bool next_section(const AttentionParams& p, const ForwardLaunch& launch) {
+    const i32 lane = i32(ptx::thread_index() % 32);
+    while (waiting == 0) {
+      if (next >= p.B) return false;
+      const SequenceView own = next + lane < p.B ? find_sequence<true>(p, next + lane) : SequenceView{};
+      tiles = ceil_div(own.sq << launch.pack_log2, C.Br), sk = own.sk;
+      waiting = ptx::vote_ballot(tiles > 0);
+      next += 32;
+    }
+    const i32 first = ptx::lowest_bit(waiting);
+    at_hand = lane == first;
+    if constexpr (C.masked) {
+      u32 keys = lane < first ? 0 : u32(sk);  // from the first to this lane's
 #pragma unroll
       for (int delta = 1; delta < 32; delta *= 2) {
-        const u32 below = ptx::shfl_up(end, delta);
-        if (lane >= delta) end += below;
+        const u32 below = ptx::shfl_up(keys, delta);
+        if (lane >= delta) keys += below;
       }
-      const u32 beyond = ptx::vote_ballot(index < tiles_before + end);
-      if (beyond != 0) {
-        const int owner = ptx::lowest_bit(beyond);
-        tiles = i32(ptx::shfl_idx(u32(tiles), owner));
-        const u32 begin = ptx::shfl_idx(end, owner) - u32(tiles * launch.order.heads);
-        WorkItem item =
-            TileOrder{tiles, launch.order.heads, 1, launch.order.heads}.place(index - tiles_before - begin);
-        item.b = first + owner;
-        return item;
-      }
-      tiles_before += ptx::shfl_idx(end, 31);
+      at_hand |= lane > first && tiles > 0 && keys <= launch.section_keys;
     }
-    return {0, -1, 0};
+    waiting &= ~ptx::vote_ballot(at_hand);
+    level = i32(ptx::reduce_max(at_hand ? u32(tiles) : 0u)) - 1;
+    return true;
   }
 };
 
@@ -81,7 +121,7 @@ TILEWISE_INLINE WorkTile find_tile(u32 index, SequenceWalk& walk, const Attentio
                                    const ForwardLaunch& launch) {
   WorkItem item{0, -1, 0};
   if constexpr (C.varlen)
-    item = walk.find(index, p, launch, C.Br);
+    item = walk.find<C>(index, p, launch);
   else if (index < u32(launch.order.count()))
     item = launch.order.template place<u32>(index);
   WorkTile t{item.b, item.h, item.tile * C.Br, 0, 0, 0, 0, 0, 0};

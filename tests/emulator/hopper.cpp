@@ -4,6 +4,7 @@
 #define TILEWISE_EMULATE
 #include "hopper.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -343,6 +344,16 @@ u32 vote_ballot(bool x) {
   });
   return mine.out;
 }
+u32 reduce_max(u32 x) {
+  emulator::Shuffle mine{x, 0, 0};
+  Machine::now().collective("redux.max", mine, [](const auto& lanes) {
+    u32 most = 0;
+    for (const auto* e : lanes) most = std::max(most, e->in);
+    for (auto* e : lanes) e->out = most;
+  });
+  return mine.out;
+}
+int set_bits(u32 x) { return __builtin_popcount(x); }
 int lowest_bit(u32 x) { return __builtin_ffs(static_cast<int>(x)) - 1; }
 
 }  // namespace tilewise::ptx

@@ -50,8 +50,9 @@ void zero_uncovered_rows(Attention& x) {  // another kernel's work
 
 wgmma::ForwardLaunch launch_of(const Config& c, const Problem& p, const AttentionParams& a, u32* counter) {
   wgmma::ForwardLaunch l{};
-  l.pack_log2 = wgmma::pack_log2(c, a.group);
+  l.pack_log2 = wgmma::pack_log2(c, a.group, a.Sq);
   l.order = wgmma::tile_order(c, a);
+  l.section_keys = wgmma::section_keys(a);
   l.tile_counter = counter;
   const bool packed_q = a.cu_seqlens_q, packed_k = a.cu_seqlens_k;
   const i64 q_rows = packed_q ? a.total_q : a.Sq, k_rows = packed_k ? a.total_k : a.Sk;

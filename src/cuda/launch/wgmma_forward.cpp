@@ -50,11 +50,12 @@ class WgmmaForward final : public CudaExecution {
   void enqueue(const Problem& p, std::byte* workspace, const Launcher& launcher) const override {
     check_alignment(p);
     const AttentionParams a = attention_params(p);
-    const i32 pack = wgmma::pack_log2(config_, a.group);
+    const i32 pack = wgmma::pack_log2(config_, a.group, a.Sq);
     wgmma::ForwardLaunch launch{};
     const Maps maps = maps_of(p, a, pack);
     launch.q = maps.q, launch.k = maps.k, launch.v = maps.v;
     launch.order = order_;
+    launch.section_keys = wgmma::section_keys(a);
     launch.pack_log2 = pack;
     if (counter_bytes_) {
       fill_zero(workspace, counter_bytes_, launcher.stream());
