@@ -4,7 +4,7 @@
 python3 tools/gen_wgmma.py > kernels/ptx/wgmma_shapes.h
 """
 
-WIDTHS = (64, 80, 96, 112, 128, 160, 176, 192, 256)
+WIDTHS = (32, 64, 80, 96, 128, 192, 256)
 TYPES = (("bf16", "bf16"), ("fp16", "f16"))
 
 

@@ -1,9 +1,8 @@
 // Exact attention forward for sm_90a: TMA, wgmma, warp specialisation. docs/schedules.md draws the schedule;
 // its step numbers are the ones below.
 //
-//   O_i = softmax(scale Q_i K^T) V        Q_i [Br, d] stays, K_j [Bc, d] and V_j [Bc, dv] stream from the
-//   last
-//                                         block that the rows see to the first
+//   O_i = softmax(scale Q_i K^T) V        Q_i [Br, d] stays, K_j [Bc, d] and V_j [Bc, dv] stream, the last
+//                                         block that the rows see first
 //
 // One persistent thread block a multiprocessor. Warp 0 chooses tiles (waits for tile_empty, arrives at
 // tile_full) and loads their Q, warp 1 loads K, warp 2 loads V (wait for *_empty, TMA completes *_full). Each
@@ -75,6 +74,7 @@ TILEWISE_INLINE void choose_tiles(SmemPlan<C>& smem, const AttentionParams& p, c
   };
   // Each warpgroup's rows of Q, as soon as it has done with those of its last tile.
   auto load_q = [&](const WorkTile& t, i32 n) {
+#pragma unroll(C.varlen ? 1 : groups(C))  // where registers are few
     for (int w = 0; w < groups(C) && leader; ++w) {
       ptx::mbarrier_wait(smem.q_empty[w], ~n & 1);
       ptx::mbarrier_arrive_expect(smem.q_full[w], sizeof(smem.q[w]));
@@ -93,13 +93,10 @@ TILEWISE_INLINE void choose_tiles(SmemPlan<C>& smem, const AttentionParams& p, c
       ptx::mbarrier_arrive(smem.tile_full);
     }
     if (tile.b < 0) return;
-    // The next one is taken when everybody has begun this one, so that no block hoards work; but where it
-    // takes long to find, one tile earlier.
-    const WorkTile shown = tile;
-    if constexpr (C.varlen) take_next(n + 1);
-    load_q(shown, n);
+    load_q(tile, n);
+    // The next one is taken when everybody has begun this one, so that no block hoards work.
     ptx::mbarrier_wait(smem.tile_empty, n & 1);
-    if constexpr (!C.varlen) take_next(n + 1);
+    take_next(n + 1);
   }
 }
 
@@ -129,10 +126,6 @@ TILEWISE_INLINE void load_blocks(SmemPlan<C>& smem, Buffers& buffers, u64* full,
     }
   }
 }
-
-// A number that all lanes have, known to be one: it then lives in a uniform register, and branches on it are
-// uniform.
-TILEWISE_INLINE i32 uniform(i32 x) { return i32(ptx::shfl_idx(u32(x), 0)); }
 
 // ---- The other warpgroups: S = Q K^T, online softmax, O += P V ----
 
@@ -216,25 +209,25 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
     const WorkTile tile = begun_tile(smem, which);
     if (lane == 0) write_tile(slot(which), tile);
     ptx::sync_warp();
-    return uniform(tile.b) >= 0;
+    return ptx::uniform(tile.b) >= 0;
   };
   if (!take_tile(0)) return;
   i32 j, open_end, open_begin;  // this block; blocks [open_begin, open_end) need no mask
   bool first_block;             // O starts with this P V
   i32 row;                      // the lane's first (packed) row
-  const WorkTile first = read_tile(slot(0));
-  Scores<C> score(p, first.sequence(), first.head << pack);
-  Dropout dropout(p, first.b, first.head << pack);
+  // Made where they are used: what they hold would cost registers throughout.
+  auto scores_of = [&](const WorkTile& tile) { return Scores<C>(p, tile.sequence(), tile.head << pack); };
+  const float multiplier = scores_of(read_tile(slot(0))).multiplier;
 
   // The warpgroup's own rows may see none of the keys in the tile's last blocks.
   auto last_block = [&](const WorkTile& tile) {
     const i32 last = tile.blocks(C.Bc) - 1;
-    if constexpr (!kPasses) return uniform(last);
+    if constexpr (!kPasses) return ptx::uniform(last);
     const i32 row0 = tile.row0 + group * kGroupRows, i0 = row0 >> pack,
               i1 = ((row0 + kGroupRows - 1) >> pack) + 1;
     const Range<i32> keys = band_of(p, tile.sequence()).any(i0, i1 < tile.sq ? i1 : tile.sq);
     const i32 own = ceil_div(keys.end - tile.key_begin, C.Bc) - 1;
-    return uniform(keys.end <= tile.key_begin || own > last ? last : own);
+    return ptx::uniform(keys.end <= tile.key_begin || own > last ? last : own);
   };
   auto begin_tile = [&] {
     const WorkTile tile = read_tile(slot(n));
@@ -249,19 +242,18 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
       const i32 i0 = row0 >> pack, i1 = (row0 + kGroupRows - 1) >> pack;
       open = band.all(i0 < last ? i0 : last, (i1 < last ? i1 : last) + 1);
     }
-    open_end = uniform((open.end - tile.key_begin) / C.Bc);
-    open_begin = uniform(open.begin > tile.key_begin ? ceil_div(open.begin - tile.key_begin, C.Bc) : 0);
-    if constexpr (!kRowRanges || C.masked) score = Scores<C>(p, tile.sequence(), tile.head << pack);
-    if constexpr (C.dropout) dropout = Dropout(p, tile.b, tile.head << pack);
+    open_end = ptx::uniform((open.end - tile.key_begin) / C.Bc);
+    open_begin = ptx::uniform(open.begin > tile.key_begin ? ceil_div(open.begin - tile.key_begin, C.Bc) : 0);
   };
   auto own_tile = [&] { return read_tile(slot(n)); };
   auto key = [&](const WorkTile& tile) { return tile.key_begin + j * C.Bc + 2 * quad; };  // of s_frag[0][0]
   auto open_scores = [&] {
-    if constexpr (!Scores<C>::kRaw || C.boolean_mask)
-      score.template apply<false>(s_frag, row, key(own_tile()));
+    if constexpr (!Scores<C>::kRaw || C.boolean_mask) {
+      const WorkTile tile = own_tile();
+      scores_of(tile).template apply<false>(s_frag, row, key(tile));
+    }
   };
-  auto masked_scores = [&] {
-    const WorkTile tile = own_tile();
+  auto masked_scores = [&](auto& s, const WorkTile& tile, i32 first_key) {
     if constexpr (kRowRanges) {
       Range<i32> visible[2] = {{0, tile.sk}, {0, tile.sk}};
       if constexpr (C.masked) {
@@ -269,9 +261,9 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
         const i32 own_row = tile.row0 + warp_row + lane / 4;
         visible[0] = band.row(own_row >> pack), visible[1] = band.row((own_row + 8) >> pack);
       }
-      mask_rows(s_frag, visible, key(tile));
+      mask_rows(s, visible, first_key);
     } else {
-      score.template apply<true>(s_frag, row, key(tile));
+      scores_of(tile).template apply<true>(s, row, first_key);
     }
   };
 
@@ -299,7 +291,8 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
   auto issue_scores = [&] {
     ptx::mbarrier_wait(smem.k_full[ring_k.stage], ring_k.phase);
     const u64 k_desc = ptx::descriptor_128b(ptx::shared_address(smem.k[ring_k.stage]), kKBox);
-    const u64 q_desc = ptx::descriptor_128b(ptx::shared_address(smem.q[group]), kQBox);
+    const u32 q = ptx::shared_address(smem.q[group]);  // descriptors of wide heads cannot all be kept
+    const u64 q_desc = ptx::descriptor_128b(C.d > 128 ? ptx::opaque(q) : q, kQBox);
     ptx::wgmma_fence();
 #pragma unroll
     for (int kk = 0; kk < kDSteps; ++kk) {
@@ -345,21 +338,22 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
     float again[kKeyTiles][4];
 #pragma unroll 1
     for (int t = 0; t < kKeyTiles; ++t) {
-      float s[4] = {};
+      float s[1][4] = {};
       const i32 key_row = tile.key_begin + j * C.Bc + 8 * t + lane / 4;
 #pragma unroll
       for (int kk = 0; kk < kDSteps; ++kk) {
         const u32 low = k_pair(key_row, 16 * kk + 2 * quad), high = k_pair(key_row, 16 * kk + 8 + 2 * quad);
         if constexpr (C.q_registers) {
-          N::mma(s, q_frag[kk], low, high);
+          N::mma(s[0], q_frag[kk], low, high);
         } else {
           u32 q_again[4];
           read_q(q_again, q_address(), kk);
-          N::mma(s, q_again, low, high);
+          N::mma(s[0], q_again, low, high);
         }
       }
+      masked_scores(s, tile, key(tile) + 8 * t);
 #pragma unroll
-      for (int x = 0; x < 4; ++x) again[t][x] = s[x];
+      for (int x = 0; x < 4; ++x) again[t][x] = s[0][x];
     }
 #pragma unroll
     for (int t = 0; t < kKeyTiles; ++t)
@@ -372,8 +366,8 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
   auto clear_tail = [&](i32 block) {
     constexpr int kThreads = 128 * groups(C), kChunks = kSwizzleCols / 8;
     const WorkTile tile = own_tile();
-    const i32 keys = tile.key_end - tile.key_begin, blocks = uniform(tile.blocks(C.Bc));
-    const i32 beyond = uniform(blocks * C.Bc - (keys < 0 ? 0 : keys));
+    const i32 keys = tile.key_end - tile.key_begin, blocks = ptx::uniform(tile.blocks(C.Bc));
+    const i32 beyond = ptx::uniform(blocks * C.Bc - (keys < 0 ? 0 : keys));
     if (block != blocks - 1 || beyond == 0) return;
 #pragma unroll 1
     for (int box = 0; box < column_boxes(C.dv); ++box)
@@ -409,7 +403,10 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
   // (3) m_i, l_i, P_ij = exp2(S_ij - m_i): softmax.h
   // (5) P_ij as an operand: only now, as P V of the last block reads those registers until it is done
   auto pack_p = [&] {
-    if constexpr (C.dropout) dropout.apply(s_frag, row, key(own_tile()));
+    if constexpr (C.dropout) {
+      const WorkTile tile = own_tile();
+      Dropout(p, tile.b, tile.head << pack).apply(s_frag, row, key(tile));
+    }
 #pragma unroll
     for (int kk = 0; kk < kKeySteps; ++kk)
 #pragma unroll
@@ -426,23 +423,26 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
   };
   // Block j: its Q K^T and the softmax on it, beside P V of block j + 1.
   auto scores_of_block = [&] {
-    if (C.bias || C.boolean_mask || j >= open_end || j < open_begin)
-      masked_scores();
-    else
+    if (C.bias || C.boolean_mask || j >= open_end || j < open_begin) {
+      const WorkTile tile = own_tile();
+      masked_scores(s_frag, tile, key(tile));
+    } else {
       open_scores();
+    }
   };
   // Blocks behind the warpgroup's own last one: their buffers go back unused.
-  auto pass_keys = [&](const WorkTile& tile) {
-    if (!kPasses) return;
-    for (i32 x = uniform(tile.blocks(C.Bc) - 1), own = last_block(tile); x > own; --x) {
+  auto pass_keys = [&](i32 which) {
+    if constexpr (!kPasses) return;
+    const WorkTile tile = read_tile(slot(which));
+    for (i32 x = ptx::uniform(tile.blocks(C.Bc) - 1), own = last_block(tile); x > own; --x) {
       ptx::mbarrier_wait(smem.k_full[ring_k.stage], ring_k.phase);
       release_scores();
     }
     ptx::sync_warp();
   };
-  auto pass_values = [&](const WorkTile& tile) {
-    if (!kPasses) return;
-    for (i32 x = uniform(tile.blocks(C.Bc) - 1); x > j; --x) {
+  auto pass_values = [&] {
+    if constexpr (!kPasses) return;
+    for (i32 x = ptx::uniform(own_tile().blocks(C.Bc) - 1); x > j; --x) {
       ptx::mbarrier_wait(smem.v_full[ring_v.stage], ring_v.phase);
       clear_tail(x);
       release_output();
@@ -454,7 +454,7 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
     ptx::pin(s_frag);
     release_scores();
     scores_of_block();
-    stats.update(s_frag, score.multiplier);
+    stats.update(s_frag, multiplier);
     pack_p();
     ptx::mbarrier_wait(smem.v_full[ring_v.stage], ring_v.phase);
     clear_tail(j);
@@ -469,14 +469,13 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
     release_scores();
     scores_of_block();
     bool exact = !stats.placed();
-    if (exact || stats.guess(s_frag, score.multiplier)) [[unlikely]] {  // (3)
+    if (exact || stats.guess(s_frag, multiplier)) [[unlikely]] {  // (3)
       output_done();
       if (!exact && !stats.settle(s_frag)) {
         scores_again();
-        scores_of_block();
         exact = true;
       }
-      if (exact) stats.update(s_frag, score.multiplier);
+      if (exact) stats.update(s_frag, multiplier);
       rescale();  // (4)
     } else {
       output_done();
@@ -532,13 +531,13 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
 
   if (kTurns && group == 1) ptx::bar_arrive(2, 256);
   take_q();
-  pass_keys(read_tile(slot(0)));
+  pass_keys(0);
   turn_begin();
   issue_scores();
   turn_end();
   for (;;) {
     begin_tile();
-    pass_values(own_tile());
+    pass_values();
     first_step();
     for (--j; j >= 0; --j) step();
     release_q();
@@ -547,7 +546,7 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
     take_q();
     turn_begin();
     issue_output();
-    pass_keys(read_tile(slot(n + 1)));
+    pass_keys(n + 1);
     issue_scores();
     turn_end();
     ptx::wgmma_wait_all_but_one();

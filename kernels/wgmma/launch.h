@@ -17,6 +17,7 @@ inline constexpr int kSwizzleCols = 64;  // 16-bit columns of a 128-byte swizzle
 struct ForwardLaunch {
   TensorMap q, k, v;  // query_map(), key_value_map()
   TileOrder order;    // of packed heads
+  u32 section_keys;   // sequences of different lengths: as many keys of all heads fit the L2 cache
   // 2^pack_log2 query heads that share a key/value head are one packed head with as many times the rows: its
   // row r is query r >> pack_log2 of head (packed head << pack_log2) + the low bits of r.
   i32 pack_log2;
@@ -59,26 +60,33 @@ constexpr bool choose_forward_tiles(Config& c, int D, int Dv, i64 rows) {
     c.Bc = 80;
   }
   if (!plain && widest > 64) c.q_registers = false;
-  if (c.bias || c.boolean_mask) c.Bc = 64;  // what they read takes registers
+  // What the scores need takes registers.
+  const bool reads = c.bias || c.boolean_mask;
+  if (reads || (widest > 64 && (c.alibi || c.dropout))) c.Bc = reads && widest > 128 ? 32 : 64;
   return true;
 }
 
-// Heads are packed when nothing else tells them apart (scores of their own, dropout): then one load of a key
-// block serves all of them.
-constexpr i32 pack_log2(const Config& c, i32 group) {
-  if (c.softcap || c.alibi || c.bias || c.boolean_mask || c.dropout) return 0;
+// Heads are packed when nothing else tells them apart (scores of their own, dropout): their rows fill tiles
+// together. With a mask only short sequences gain by it.
+constexpr i32 pack_log2(const Config& c, i32 group, i64 Sq) {
+  if (c.softcap || c.alibi || c.bias || c.boolean_mask || c.dropout || (c.masked && Sq > 128)) return 0;
   i32 log2 = 0;
   while (log2 < 6 && group % (2 << log2) == 0) ++log2;
   return log2;
 }
 
 constexpr TileOrder tile_order(const Config& c, const AttentionParams& p) {
-  const i32 pack = pack_log2(c, p.group);
+  const i32 pack = pack_log2(c, p.group, p.Sq);
   const i32 heads = p.H >> pack;
   const i32 tiles = p.Sq > 0 ? i32((i64{p.Sq} << pack) + c.Br - 1) / c.Br : 1;
   // Tiles of one length go head by head: all blocks then read the same keys and values.
   const i32 section = c.masked ? section_heads(p, 2) >> pack : p.group >> pack;
   return {tiles, heads, p.B, section > 0 ? section : 1};
+}
+
+constexpr u32 section_keys(const AttentionParams& p) {
+  const i64 key = i64{p.Hk} * (p.D + p.Dv) * 2;
+  return u32(key > 0 ? kSectionBytes / key : 0);
 }
 
 // Thread blocks: one a multiprocessor, or one a tile when those are fewer, or as many as the tiles need.

@@ -79,7 +79,7 @@ std::string plan_wgmma(const Problem& p, const CudaMachine& m, CudaChoice& choic
            "elements";
   Config c = features(p);
   c.strided = false;
-  const i64 rows = p.Sq << wgmma::pack_log2(c, i32(p.group()));
+  const i64 rows = p.Sq << wgmma::pack_log2(c, i32(p.group()), p.Sq);
   if (!wgmma::choose_forward_tiles(c, int(p.D), int(p.Dv), rows) ||
       wgmma::forward_smem_bytes(c) > m.shared_memory)
     return no_tile(p, m);

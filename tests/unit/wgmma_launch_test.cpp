@@ -80,12 +80,15 @@ TEST(WgmmaMaps, PackedHeadsAreRows) {
 
 TEST(WgmmaPacking, LargestPowerOfTwoOfTheGroupUnlessHeadsDiffer) {
   Config c;
-  EXPECT_EQ(wgmma::pack_log2(c, 1), 0);
-  EXPECT_EQ(wgmma::pack_log2(c, 6), 1);
-  EXPECT_EQ(wgmma::pack_log2(c, 8), 3);
-  EXPECT_EQ(wgmma::pack_log2(c, 256), 6);
-  c.alibi = true;
-  EXPECT_EQ(wgmma::pack_log2(c, 8), 0);
+  EXPECT_EQ(wgmma::pack_log2(c, 1, 4096), 0);
+  EXPECT_EQ(wgmma::pack_log2(c, 6, 4096), 1);
+  EXPECT_EQ(wgmma::pack_log2(c, 8, 4096), 3);
+  EXPECT_EQ(wgmma::pack_log2(c, 256, 4096), 6);
+  c.masked = true;  // pays only where a head does not fill a tile
+  EXPECT_EQ(wgmma::pack_log2(c, 8, 16), 3);
+  EXPECT_EQ(wgmma::pack_log2(c, 8, 129), 0);
+  c.masked = false, c.alibi = true;
+  EXPECT_EQ(wgmma::pack_log2(c, 8, 16), 0);
 }
 
 }  // namespace
