@@ -59,7 +59,7 @@ OnGpu::OnGpu(tw_attention& a, const std::vector<Tensor*>& tensors, int device)
     view.device_type = TW_CUDA;
     view.device_index = device_;
     for (size_t i = 0; i < tensors_.size(); ++i) {
-      const std::vector<std::byte>& storage = tensors_[i]->storage();
+      const Storage& storage = tensors_[i]->storage();
       const auto* data = static_cast<std::byte*>(view.data);
       if (data >= storage.data() && data < storage.data() + storage.size())
         view.data = copies_[i].data() + (data - storage.data());

@@ -40,10 +40,7 @@ Tensor::Tensor(tw_dtype dtype, const std::vector<i64>& shape, char layout) {
     if (layout == 'k' && dim == n - 1) step = step * 3 + 1;
   }
   const size_t element = size_of(dtype);
-  storage_.assign(size_t(step + 2 * kGuard + 1) * element + 64, std::byte{0xA5});
-  // The first element stands on a 64-byte boundary (plus one element for layout 'o').
-  const size_t misfit = reinterpret_cast<uintptr_t>(storage_.data()) % 64;
-  if (misfit) first_ += i64((64 - misfit) / element);
+  storage_.assign(size_t(step + 2 * kGuard + 1) * element, std::byte{0xA5});
   view.data = storage_.data() + size_t(first_) * element;
 }
 

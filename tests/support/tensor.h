@@ -2,6 +2,8 @@
 // a stray write is found wherever it lands.
 #pragma once
 
+#include <cstddef>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -16,6 +18,23 @@ namespace tilewise::test {
 //   (packed qkv) e expanded over heads (stride 0; inputs only)     z every stride 0 (inputs only)
 inline constexpr char kInputLayouts[] = "ct2pnoke";
 inline constexpr char kOutputLayouts[] = "ct2pnok";
+
+// Storage on a 64-byte boundary wherever it is made: equal tensors then lie alike in it, on the device too.
+template <class T>
+struct Aligned {
+  using value_type = T;
+  static constexpr std::align_val_t kBoundary{64};
+  Aligned() = default;
+  template <class U>
+  Aligned(const Aligned<U>&) {}
+  T* allocate(size_t n) { return static_cast<T*>(::operator new(n * sizeof(T), kBoundary)); }
+  void deallocate(T* p, size_t) { ::operator delete(p, kBoundary); }
+  template <class U>
+  bool operator==(const Aligned<U>&) const {
+    return true;
+  }
+};
+using Storage = std::vector<std::byte, Aligned<std::byte>>;
 
 class Tensor {
  public:
@@ -38,7 +57,7 @@ class Tensor {
   // What changed since remember(): "" or a sentence. Outputs may change their own elements.
   std::string damage(const char* name, bool output) const;
 
-  std::vector<std::byte>& storage() { return storage_; }
+  Storage& storage() { return storage_; }
 
  private:
   i64 offset(i64 a, i64 b, i64 c, i64 d) const {
@@ -50,7 +69,7 @@ class Tensor {
   template <class F>
   void each_offset(F&& f) const;
 
-  std::vector<std::byte> storage_, remembered_;
+  Storage storage_, remembered_;
   i64 first_ = 0;  // element of the storage that index (0, ..., 0) stands for
 };
 
