@@ -590,6 +590,7 @@ forward(TILEWISE_GRID_CONSTANT const AttentionParams p, TILEWISE_GRID_CONSTANT c
     if (warp == 0) choose_tiles(smem, p, launch);
     if (warp == 1) load_blocks(smem, smem.k, smem.k_full, smem.k_empty, launch.k, p, launch);
     if (warp == 2) load_blocks(smem, smem.v, smem.v_full, smem.v_empty, launch.v, p, launch);
+    if (C.varlen && warp == 3) clear_uncovered(p);
   } else {
     ptx::registers_increase<kConsumerRegisters>();
     attend(smem, p, launch, warp / 4 - 1);

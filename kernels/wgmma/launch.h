@@ -89,10 +89,11 @@ constexpr u32 section_keys(const AttentionParams& p) {
   return u32(key > 0 ? kSectionBytes / key : 0);
 }
 
-// Thread blocks: one a multiprocessor, or one a tile when those are fewer, or as many as the tiles need.
-constexpr i64 grid_blocks(const TileOrder& order, i32 multiprocessors) {
+// Thread blocks: one a multiprocessor, or one a tile when those are fewer (not where there are lengths: the
+// rows that no sequence covers are shared out among all), or as many as the tiles need.
+constexpr i64 grid_blocks(const Config& c, const TileOrder& order, i32 multiprocessors) {
   const i64 tiles = order.count(), least = (tiles + kMaxTiles - 1) / kMaxTiles;
-  const i64 blocks = tiles < multiprocessors ? tiles : multiprocessors;
+  const i64 blocks = tiles < multiprocessors && !c.varlen ? tiles : multiprocessors;
   return blocks < least ? least : blocks;
 }
 

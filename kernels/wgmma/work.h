@@ -2,8 +2,10 @@
 #pragma once
 
 #include "../ptx/barrier.h"
+#include "../ptx/memory.h"
 #include "../ptx/special.h"
 #include "../ptx/warp.h"
+#include "../tile/score.h"
 #include "../tile/sequence.h"
 #include "launch.h"
 
@@ -132,6 +134,46 @@ TILEWISE_INLINE WorkTile find_tile(u32 index, SequenceWalk& walk, const Attentio
   const Range<i32> keys = C.masked ? band_of(p, s).any(i0, i1 < s.sq ? i1 : s.sq) : Range<i32>{0, s.sk};
   t.key_begin = keys.begin, t.key_end = keys.end;
   return t;
+}
+
+// Is row s of batch entry b part of a sequence? Packed: s counts in the whole tensor.
+TILEWISE_INLINE bool covered(const AttentionParams& p, i32 b, i32 s) {
+  if (p.cu_seqlens_q != nullptr) {
+    i32 end = p.B;  // the last sequence that begins at or before s is in [b, end)
+    while (end - b > 1) {
+      const i32 middle = (b + end) / 2;
+      (load_index(p.cu_seqlens_q, p.cu_q_is_64, middle * p.cu_q_stride) <= s ? b : end) = middle;
+    }
+    if (p.B == 0) return false;
+  }
+  const Slot slot = find_slot(b, p.cu_seqlens_q, p.cu_q_is_64, p.cu_q_stride, p.total_q, p.Sq, p.seqused_q,
+                              p.used_q_is_64, p.used_q_stride);
+  return s >= slot.row && s - slot.row < slot.rows;
+}
+
+// Rows that no sequence covers: out becomes 0, LSE -inf. One warp of each block, 32 rows at a time.
+TILEWISE_INLINE void clear_uncovered(const AttentionParams& p) {
+  const bool packed = p.cu_seqlens_q != nullptr;
+  const i32 lane = i32(ptx::thread_index() % 32), rows = packed ? i32(p.total_q) : p.B * p.Sq;
+  const i32 step = 32 * i32(ptx::grid_size_x());
+#pragma unroll 1
+  for (i32 first = 32 * i32(ptx::block_index_x()); first < rows; first += step) {
+    const i32 row = first + lane, own = packed ? 0 : row / p.Sq;
+#pragma unroll 1
+    for (u32 bare = ptx::vote_ballot(row < rows && !covered(p, own, row - own * p.Sq)); bare != 0;
+         bare &= bare - 1) {
+      const i32 r = first + ptx::lowest_bit(bare), b = packed ? 0 : r / p.Sq, s = r - b * p.Sq;
+#pragma unroll 1
+      for (i32 h = 0; h < p.H; ++h) {
+        unsigned short* out = static_cast<unsigned short*>(p.out) + b * p.out_stride.b +
+                              i64{s} * p.out_stride.s + h * p.out_stride.h;
+#pragma unroll 1
+        for (i32 d = 4 * lane; d < p.Dv; d += 128) ptx::store_global(reinterpret_cast<u64*>(out + d), u64{0});
+        if (p.lse != nullptr && lane == 0)
+          ptx::store_global(p.lse + b * p.lse_b + h * p.lse_h + i64{s} * p.lse_s, -infinity());
+      }
+    }
+  }
 }
 
 }  // namespace tilewise::wgmma

@@ -4,9 +4,9 @@
 #include <mutex>
 
 #include "core/error.h"
+#include "cuda/launch/execution.h"
 #include "cuda/launch/families.h"
 #include "cuda/launch/params.h"
-#include "cuda/launch/uncovered.h"
 #include "kernels/wgmma/launch.h"
 
 namespace tilewise::cuda {
@@ -17,10 +17,9 @@ std::vector<KernelUse> uses_of(const Problem& p, const Config& c, const TileOrde
   if (p.total_q * p.H == 0) return uses;
   uses.push_back(
       {c,
-       {.grid = {unsigned(wgmma::grid_blocks(order, device(p.device_index).multiprocessors)), 1, 1},
+       {.grid = {unsigned(wgmma::grid_blocks(c, order, device(p.device_index).multiprocessors)), 1, 1},
         .threads = unsigned(wgmma::threads(c)),
         .shared_bytes = unsigned(wgmma::forward_smem_bytes(c))}});
-  for (const KernelUse& use : uncovered_uses(p)) uses.push_back(use);
   return uses;
 }
 
@@ -62,8 +61,6 @@ class WgmmaForward final : public CudaExecution {
       launch.tile_counter = reinterpret_cast<u32*>(workspace);
     }
     launcher(0, a, launch);
-    size_t use = 1;
-    for (const common::UncoveredParams& u : uncovered_outputs(p)) launcher(use++, u);
   }
 
   struct Maps {
