@@ -115,7 +115,8 @@ def check(results, judged, backward: bool) -> tuple[bool, str]:
             GRADIENTS if backward else ("out",), results, exact[part], naive[part]
         ):
             error = (heads_of(got)[head].double() - want).abs().max()
-            allowed = factor * (plain - want).abs().max() + 1e-5 * want.abs().max()
+            eps = 1e-6 if got.dtype == torch.float32 else 1e-5
+            allowed = factor * (plain - want).abs().max() + eps * want.abs().max()
             if not error <= allowed:
                 timed = timed and bool(error <= 4 * allowed)
                 verdict = "inaccurate" if timed else "wrong"
@@ -158,28 +159,45 @@ def prepare(c: Contender, cell: dict, base: dict, memory: float):
     return call if timed else None, note
 
 
+def reason(error: Exception) -> str:
+    if isinstance(error, torch.OutOfMemoryError):
+        return "OOM"
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
 def measure(cell: dict, args, device: torch.device, field: list[Contender], memory: float, seconds: float):
     """A row for each contender. `seconds` for all of them bounds the repeats, after one call of each."""
-    base, clock = tensors(cell, args.dtype, device), Clock(device)
-    base["judged"] = reference(*(base[n] for n in ("q", "k", "v", "dout")), cell["causal"])
+    rows = {c.name: dict(cell, contender=c.name, ms=None, note="") for c in field}
+    clock = Clock(device)
+    try:
+        base = tensors(cell, args.dtype, device)
+        base["judged"] = reference(*(base[n] for n in ("q", "k", "v", "dout")), cell["causal"])
+    except Exception as error:
+        for row in rows.values():
+            row["note"] = f"no reference to check against: {reason(error)}"
+        return list(rows.values())
     share = min(args.budget_ms, 1e3 * seconds / max(len(field), 1) / (args.rounds + 1))
-    calls, rows = {}, {}
+    calls = {}
     for c in field:
-        row = rows[c.name] = dict(cell, contender=c.name, ms=None, note="")
         try:
-            call, row["note"] = prepare(c, cell, base, memory)
+            call, rows[c.name]["note"] = prepare(c, cell, base, memory)
             if call:
                 once = min(clock(call, 2))
                 calls[c.name] = call, max(1, min(20, int(share / max(once, 1e-3)))), []
-        except torch.OutOfMemoryError:
-            row["note"] = "OOM"
         except Exception as error:
-            row["note"] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            rows[c.name]["note"] = reason(error)
         if c.stored_scores and device.type == "cuda":
             torch.cuda.empty_cache()
-    for _ in range(args.rounds):  # interleaved: drift hits all alike
-        for call, repeats, times in calls.values():
-            times.append(statistics.median(clock(call, repeats)))
+    for turn in range(args.rounds):  # interleaved: drift hits all alike; each round begins with another one
+        names = list(calls)
+        first = turn * len(names) // args.rounds
+        for name in names[first:] + names[:first]:
+            call, repeats, times = calls[name]
+            try:
+                times.append(statistics.median(clock(call, repeats)))
+            except Exception as error:
+                rows[name]["note"] = reason(error)
+                del calls[name]
     for name, (_, _, times) in calls.items():
         ms = statistics.median(times)
         rows[name].update(ms=ms, spread=(max(times) - min(times)) / ms, tflops=flops(cell) / ms / 1e9)
@@ -372,14 +390,19 @@ def draw_files(files: list[Path], out: Path) -> None:
         for part in ("labels", "paper"):
             results[part].update(more[part])
         results["rows"] += more["rows"]  # a later row of a cell counts
+        first, other = ([r["machine"].get(n) for n in ("device", "dtype")] for r in (results, more))
+        if first != other:
+            sys.exit(f"{file} is of {other}, {files[0]} of {first}: one figure cannot show both")
     draw(results, out)
 
 
 def run(args, device: torch.device) -> dict:
     begin = time.monotonic()
     field, absent = available(args, device)
-    for name, reason in absent.items():
-        print(f"{name}: not available: {reason}")
+    for name, why in absent.items():
+        print(f"{name}: not available: {why}")
+    if not field:
+        sys.exit("nothing to measure: none of the contenders is available here")
     if device.type == "cuda":
         compile_ahead(args, device, field)
     memory = 0.9 * torch.cuda.mem_get_info()[0] if device.type == "cuda" else 8e9

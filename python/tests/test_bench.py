@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -71,6 +72,32 @@ def test_wrong_results_are_not_timed(figures):
     assert not timed and note.startswith("wrong: out")
 
 
+def test_a_contender_that_fails_says_why_and_the_rest_goes_on(figures):
+    import contenders
+
+    calls = dict.fromkeys(("good", "late", "never"), 0)
+
+    def attend(name, fails_from):
+        def call(q, k, v, causal):
+            calls[name] += 1
+            if calls[name] >= fails_from:
+                raise RuntimeError(f"{name} does not work")
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+        return contenders.Contender(name, name, "", "bhsd", call, contenders._anywhere)
+
+    field = [attend("never", 1), attend("late", 5), attend("good", 10**9)]
+    cell = dict(D=16, H=2, B=1, S=64, causal=True, **{"pass": "fwd"})
+    args = SimpleNamespace(dtype=torch.float32, budget_ms=1e-3, rounds=3)
+    rows = figures.measure(cell, args, torch.device("cpu"), field, 1e9, 1.0)
+    notes = {r["contender"]: (r["ms"] is not None, r["note"]) for r in rows}
+    assert notes == {
+        "never": (False, "RuntimeError: never does not work"),
+        "late": (False, "RuntimeError: late does not work"),  # in the second round
+        "good": (True, ""),
+    }
+
+
 def run_figures(*arguments):
     return subprocess.run(
         [sys.executable, str(BENCH / "figures.py"), *map(str, arguments)], capture_output=True, text=True
@@ -105,6 +132,11 @@ def test_a_spent_budget_is_said_and_files_are_merged(tmp_path):
     drawn = run_figures("--draw", *both, "--out", tmp_path / "c")
     assert drawn.returncode == 0, drawn.stderr
     assert (tmp_path / "c/figure4.svg").read_text().count("n/a") == 0
+    results = json.loads(both[1].read_text())
+    results["machine"]["device"] = "another"
+    both[1].write_text(json.dumps(results))
+    drawn = run_figures("--draw", *both, "--out", tmp_path / "c")
+    assert drawn.returncode == 1 and "another" in drawn.stderr
 
 
 def test_combined_speed_is_that_of_the_summed_times(monkeypatch):

@@ -1,9 +1,11 @@
 """`python -m tilewise`, its verbs in Python, and the import on a bare machine."""
 
+import json
 import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from tilewise import _check, _tool
@@ -26,10 +28,37 @@ def test_explain(capsys):
     assert said.count("problem    forward fp32") == said.count("problem    backward fp32") == 2
 
 
+SMALL = "bench --seqlen 32,64 --dim 16 --heads 2 --seconds 0.01".split()
+
+
 def test_bench(capsys):
-    assert _tool.main("bench --seqlen 32,64 --heads 2 --pass fwd,bwd --seconds 0.01".split()) == 0
+    assert _tool.main([*SMALL, "--pass", "fwd,bwd,fwdbwd", "--full"]) == 0
     lines = capsys.readouterr().out.splitlines()[1:]
-    assert len(lines) == 4 and all(re.search(r"[\d.]+ ms +\d+ GFLOP/s$", line) for line in lines)
+    assert len(lines) == 6 and all(re.search(r"[\d.]+ ms +\d+ GFLOP/s$", line) for line in lines)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_bench_in_json(capsys, dtype):
+    assert _tool.main([*SMALL, "--seqlen-k", "48", "--clock", "cpu", "--json", "--dtype", dtype]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(r["mask"], r["seqlen_q"]) for r in rows] == [("full", 32), ("full", 64), ("causal", 32), ("causal", 64)]
+    scores = [r["flops_per_second"] * r["seconds"] / (2 * 2 * 32) for r in rows]
+    assert scores == pytest.approx([32 * 48, 64 * 48, sum(range(17, 49)), sum(range(1, 49))])
+
+
+def test_bench_takes_bf16_from_torch_where_ml_dtypes_is_missing(capsys, monkeypatch):
+    pytest.importorskip("torch", minversion="2.10")
+    find_spec = _tool.importlib.util.find_spec
+    monkeypatch.setattr(_tool.importlib.util, "find_spec", lambda n: n != "ml_dtypes" and find_spec(n))
+    assert _tool.main([*SMALL, "--pass", "fwd,bwd", "--dtype", "bf16"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 9
+
+
+def test_check_through_torch(device):
+    """The trials in torch tensors, as --device cuda runs them; host memory takes the same way here."""
+    pytest.importorskip("torch", minversion="2.10")
+    for _, shape, options in _check.TRIALS[:8]:
+        assert _check.run_trial(shape, options, np.float32, None, f"{device}:0") <= 1
 
 
 def test_info(capsys):
@@ -57,7 +86,9 @@ def test_check_finds_an_installation_right_and_a_fault_in_it(capsys, monkeypatch
     "arguments, words",
     [
         ("explain --dtype fp8", "--dtype: 'fp8'; must be fp32, fp16 or bf16"),
-        ("bench --pass sideways", "--pass: 'sideways'; must be fwd or bwd"),
+        ("bench --pass sideways", "--pass: 'sideways'; must be fwd or bwd or fwdbwd"),
+        ("explain --pass fwdbwd", "--pass: 'fwdbwd'; must be fwd or bwd"),
+        ("bench --against unfused", "--against"),
         ("explain --algorithm guess", "guess"),
         ("attend --q q.npy", "this wheel has no 'attend'"),
     ],

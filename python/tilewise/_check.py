@@ -77,7 +77,33 @@ def reference(arrays: dict[str, Array], dout: Array, options: dict, dtype: Any) 
     return {name: np.moveaxis(rounded(x), 1, 2) for name, x in results.items()}
 
 
-def run_trial(shape: tuple[int, ...], options: dict, dtype: Any, algorithm: str | None) -> float:
+def _on_the_host(arrays: dict[str, Array], dout: Array, options: dict) -> dict[str, Array]:
+    q, k, v = (arrays[n] for n in "qkv")
+    more = {n: x for n, x in arrays.items() if n not in "qkv"}
+    out, lse = attention(q, k, v, return_lse=True, **more, **options)
+    gradients = attention_backward(dout, q, k, v, out, lse, **more, **options)
+    return dict(out=out, dq=gradients.dq, dk=gradients.dk, dv=gradients.dv)
+
+
+def _through_torch(arrays: dict[str, Array], dout: Array, options: dict, device: str) -> dict[str, Array]:
+    import torch
+
+    kind = getattr(torch, dout.dtype.name)
+
+    def tensor(x: Array) -> Any:
+        return torch.from_numpy(x if x.dtype == bool else x.astype(np.float32)).to(device)
+
+    leaves = [tensor(arrays[n]).to(kind).requires_grad_() for n in "qkv"]
+    more = {n: tensor(x) for n, x in arrays.items() if n not in "qkv"}
+    out = attention(*leaves, **more, **options)
+    gradients = torch.autograd.grad(out, leaves, tensor(dout).to(kind))
+    named = zip(("out", "dq", "dk", "dv"), (out, *gradients))
+    return {name: t.detach().float().cpu().numpy() for name, t in named}
+
+
+def run_trial(
+    shape: tuple[int, ...], options: dict, dtype: Any, algorithm: str | None, device: str = "cpu"
+) -> float:
     """The largest share of the allowed error that a result uses: up to 1 is right."""
     rng = np.random.default_rng(7)
     B, Sq, Sk, H, Hk, D, Dv = shape
@@ -88,12 +114,11 @@ def run_trial(shape: tuple[int, ...], options: dict, dtype: Any, algorithm: str 
         if name in options:
             x = rng.random(plain.pop(name)).astype(np.float32)
             arrays[name] = x < 0.7 if name == "mask" else x
-    more: dict[str, Any] = {n: x for n, x in arrays.items() if n not in "qkv"}
-    q, k, v = (arrays[n] for n in "qkv")
-    out, lse = attention(q, k, v, return_lse=True, algorithm=algorithm, **more, **plain)
-    dout = rng.standard_normal(out.shape).astype(dtype)
-    gradients = attention_backward(dout, q, k, v, out, lse, algorithm=algorithm, **more, **plain)
-    ours = dict(out=out, dq=gradients.dq, dk=gradients.dk, dv=gradients.dv)
+    dout = rng.standard_normal((B, Sq, H, Dv)).astype(dtype)
+    if device == "cpu":
+        ours = _on_the_host(arrays, dout, dict(plain, algorithm=algorithm))
+    else:
+        ours = _through_torch(arrays, dout, dict(plain, algorithm=algorithm), device)
     exact = reference(arrays, dout, plain, np.float64)
     naive = reference(arrays, dout, plain, dtype)
     eps, worst = 1e-6 if dtype == np.float32 else 1e-5, 0.0
@@ -104,7 +129,7 @@ def run_trial(shape: tuple[int, ...], options: dict, dtype: Any, algorithm: str 
     return worst
 
 
-def check(algorithm: str | None) -> int:
+def check(algorithm: str | None, device: str = "cpu") -> int:
     """Prints a line a dtype; returns how many results are wrong."""
     dtypes: dict[str, Any] = {"fp32": np.float32, "fp16": np.float16}
     try:
@@ -118,7 +143,7 @@ def check(algorithm: str | None) -> int:
         right, worst = 0, 0.0
         for what, shape, options in TRIALS:
             try:
-                share = run_trial(shape, options, dtype, algorithm)
+                share = run_trial(shape, options, dtype, algorithm, device)
             except UnsupportedError as error:
                 print(f"{name}: {what}: not available: {error}")
                 continue
