@@ -46,7 +46,8 @@ bwd_convert(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   }
   ptx::sync_threads();
   const tile::Rows dq = tile::rows(p.dq, tile::element_bytes(C.element), p.dq_stride, b, seq.q_row, h, p.D);
-  tile::store_rows<kConvertThreads>(dq, rows_smem, first, seq.sq, thread);
+  if (tile::store_rows<kConvertThreads>(dq, rows_smem, first, seq.sq, thread) && p.spoiled)
+    ptx::store_global(p.spoiled, 1u);  // bwd_repair.cuh
 }
 
 template <Config C>

@@ -3,9 +3,10 @@
 //   delta = sum_c dO * O - dlse      (so that dS = P (dP - delta) carries the gradient of lse too)
 //   lse_log2 = lse * log2 e          (+inf for rows that see nothing and for padding rows: their P is then
 //   exactly 0; fp32: lse as it is, see bwd_scores.cuh)
-// and zeros in the fp32 accumulator of dQ. A thread block takes kPrepareRows workspace rows of one head
-// (backward_layout.h); kLanes neighbouring lanes share a row, each 8 columns at a time. reduce_sink: dsink[h]
-// = -sum over rows of exp(sink - lse) * delta, one thread block a head, always in the same order.
+// and zeros in the fp32 accumulator of dQ, and in what tells bwd_repair.cuh that it is needed. A thread block
+// takes kPrepareRows workspace rows of one head (backward_layout.h); kLanes neighbouring lanes share a row,
+// each 8 columns at a time. reduce_sink: dsink[h] = -sum over rows of exp(sink - lse) * delta, one thread
+// block a head, always in the same order.
 #pragma once
 
 #include "../ptx/barrier.h"
@@ -32,6 +33,7 @@ bwd_prepare(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   constexpr int kLanes = C.dv <= 32 ? 4 : C.dv <= 64 ? 8 : C.dv <= 128 ? 16 : 32;
   constexpr float kInfinity = __builtin_bit_cast(float, 0x7F800000u);
   const int thread = int(ptx::thread_index());
+  if (p.spoiled && ptx::block_number() == 0 && thread == 0) ptx::store_global(p.spoiled, 0u);
   const TileWork work = tile_work(ptx::block_number(), kPrepareRows, p.Sq, p.H, p.B);
   if (work.none) return;
   const i32 first = work.first, h = work.h, b = work.b;

@@ -28,7 +28,7 @@ namespace backward_tiles {
 
 // `plain`: no feature that keeps more than one register per score. A tile with 64 scores a thread leaves no
 // room for more.
-enum class When { always, plain, plain_masked };
+enum class When { always, light, plain, plain_masked };
 
 struct Tile {
   int largest_dim;
@@ -39,13 +39,14 @@ struct Tile {
 // The first that fits, in the order in which they were measured to be fast on an H200 (docs/measurements.md);
 // the ones with less shared memory serve the devices that have less.
 inline constexpr Tile kHalf[] = {
-    {64, When::plain, 32, 128, 4, 2, 4, 4, 2, 2},   {64, When::always, 64, 64, 4, 2, 4, 4, 2, 2},
-    {64, When::always, 64, 64, 4, 1, 4, 4, 2, 1},   {128, When::plain_masked, 128, 128, 8, 1, 2, 4, 4, 1},
-    {128, When::always, 64, 128, 8, 2, 4, 4, 2, 1}, {128, When::always, 64, 128, 8, 2, 4, 4, 4, 1},
-    {128, When::always, 64, 64, 8, 1, 4, 4, 2, 1},  {128, When::always, 64, 64, 8, 1, 4, 4, 4, 1},
-    {192, When::plain, 128, 64, 8, 1, 2, 2, 4, 1},  {256, When::plain, 128, 64, 8, 1, 4, 2, 4, 1},
-    {256, When::always, 64, 64, 8, 2, 4, 2, 2, 1},  {256, When::always, 64, 64, 8, 1, 4, 2, 2, 1},
-    {256, When::always, 64, 64, 8, 1, 4, 4, 4, 1},  {256, When::always, 32, 32, 4, 1, 2, 2, 2, 1},
+    {64, When::plain, 32, 128, 4, 2, 4, 4, 2, 2},  {64, When::always, 64, 64, 4, 2, 4, 4, 2, 2},
+    {64, When::always, 64, 64, 4, 1, 4, 4, 2, 1},  {128, When::plain_masked, 128, 128, 8, 1, 2, 4, 4, 1},
+    {128, When::light, 64, 128, 8, 2, 4, 4, 2, 1}, {128, When::light, 64, 128, 8, 2, 4, 4, 4, 1},
+    {128, When::always, 64, 64, 8, 2, 4, 4, 2, 1}, {128, When::always, 64, 64, 8, 2, 4, 4, 4, 1},
+    {128, When::always, 64, 64, 8, 1, 4, 4, 2, 1}, {128, When::always, 64, 64, 8, 1, 4, 4, 4, 1},
+    {192, When::plain, 128, 64, 8, 1, 2, 2, 4, 1}, {256, When::plain, 128, 64, 8, 1, 4, 2, 4, 1},
+    {256, When::always, 64, 64, 8, 2, 4, 2, 2, 1}, {256, When::always, 64, 64, 8, 1, 4, 2, 2, 1},
+    {256, When::always, 64, 64, 8, 1, 4, 4, 4, 1}, {256, When::always, 32, 32, 4, 1, 2, 2, 2, 1},
 };
 inline constexpr Tile kFloat[] = {
     {64, When::always, 32, 64, 4, 2, 2, 2, 2, 1},  {128, When::always, 32, 64, 8, 1, 4, 4, 2, 1},
@@ -55,10 +56,12 @@ inline constexpr Tile kFloat[] = {
 
 constexpr bool suits(const Tile& t, const Config& c) {
   const bool plain = !c.softcap && !c.alibi && !c.bias && !c.boolean_mask && !c.dropout && !c.strided;
+  const bool once = plain && !c.deterministic && c.d == 128 && c.dv == 128;
   switch (t.when) {
     case When::always: return true;
+    case When::light: return !c.bias && !c.boolean_mask;
     case When::plain: return plain;
-    case When::plain_masked: return plain && c.masked;
+    case When::plain_masked: return once && c.masked;
   }
   return false;
 }
@@ -121,12 +124,16 @@ constexpr Config around_backward(Kernel kernel, const Config& main) {
   return c;
 }
 
-// The repair (bwd_repair.cuh): a warp a row of dq, or of dk and dv.
+// The repair (bwd_repair.cuh): a warp takes one row after another of dq, or of dk and dv. Blocks enough to
+// fill a GPU: where nothing is to be repaired they only say so.
 inline constexpr int kRepairThreads = 256;
+inline constexpr u64 kRepairBlocks = 1024;
 
 constexpr u64 backward_repair_blocks(i64 B, i64 H, i64 Hk, i64 Sq, i64 Sk) {
   constexpr u64 kRows = kRepairThreads / 32;
-  return (u64(B) * (u64(H) * u64(Sq) + u64(Hk) * u64(Sk)) + kRows - 1) / kRows;
+  if (B * H * Sq == 0) return 0;
+  const u64 blocks = (u64(B) * (u64(H) * u64(Sq) + u64(Hk) * u64(Sk)) + kRows - 1) / kRows;
+  return blocks < kRepairBlocks ? blocks : kRepairBlocks;
 }
 
 constexpr bool choose_backward_dq_tiles(Config& c, int D, int Dv, int smem_limit) {

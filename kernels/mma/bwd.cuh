@@ -36,10 +36,13 @@ struct BackwardShape {
   // Where S^T and dP^T do not fit the registers side by side, P^T leaves them first, rounded to the element
   // type.
   static constexpr bool kEarlyP = kSKeys * kSQueries / 32 >= 64 && !C.dropout;
-  // dQ in two column passes where it does not fit beside dK and dV.
+  // dQ in two column passes where it does not fit beside dK and dV, by what their accumulators take of the
+  // registers (fp32 operands are pairs).
+  static constexpr int kLongest = C.d > 128 || C.dv > 128 ? 2 : 4;  // operand.h
   static constexpr int kAccumulators = (kDkvKeys * (kDvCols + kDkCols)) / 32;
+  static constexpr int kRoom = E == Element::fp32 ? 128 : C.d <= 192 ? 208 : 190;
   static constexpr int kDqPasses =
-      kAccumulators + kDqQueries * kDqCols / 32 > 208 && kDqCols % 32 == 0 ? 2 : 1;
+      kAccumulators + kDqQueries * kDqCols / 32 > kRoom&& kDqCols % 32 == 0 ? 2 : 1;
 
   using KTile = tile::SmemTile<E, C.Bc, C.d>;
   using VTile = tile::SmemTile<E, C.Bc, C.dv>;
@@ -81,7 +84,7 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   const TileWork work = tile_work(ptx::block_number(), C.Bc, p.Sk, p.Hk, p.B);
   if (work.none) return;
   const i32 j0 = work.first, hk = work.h, b = work.b;
-  const SequenceView seq = find_sequence<C.varlen>(p, b);
+  const SequenceView seq = find_sequence_of_warp<C.varlen>(p, b);
   if (j0 >= seq.sk) return;
   const Band<i32> band = band_of(p, seq);
   Scores<C> scores(p, band, b);
@@ -189,10 +192,13 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
       const auto query = [&](int nt, int r) { return i0 + s_col + nt * 8 + 2 * lane.q + (r & 1); };
       const auto key = [&](int mt, int r) { return j0 + s_row + mt * 16 + lane.g + (r >> 1) * 8; };
 
+      Bits<C.boolean_mask ? MT : 1, C.boolean_mask ? NT : 1> seen;
+      if constexpr (C.boolean_mask) scores.look(seen, query(0, 0), key(0, 0));
+
       // (1) S^T = K_j Q_i^T   [Bc, Br] fp32
       float s_frag[MT][NT][4];
       tile::clear(s_frag);
-      tile::multiply_add<M, C.d>(
+      tile::multiply_add<M, C.d, false, Shape::kLongest>(
           s_frag, [&](int mt, int k) { return M::a_along(k_smem, lane.lane, s_row + mt * 16, k); },
           [&](int nt, int k) { return M::b_along(q_smem, lane.lane, s_col + nt * 16, k); });
 
@@ -202,7 +208,10 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
       // Elements that take no part: whatever is computed for them, an infinity or a NaN too, is thrown away.
       const bool complete = scores.complete(i0, C.Br, j0, C.Bc);
       const auto hide = [&](float(&x)[MT][NT][4], int nt) {
-        if (!complete) scores.template hide<kGroup>(x, nt, query(0, 0), key(0, 0));
+        if constexpr (C.boolean_mask)
+          scores.template hide<kGroup>(x, nt, seen);
+        else if (!complete)
+          scores.template hide<kGroup>(x, nt, query(0, 0), key(0, 0));
       };
       // A group of column blocks of a fragment into shared memory, or into operands.
       const auto store = [&](const typename Shape::STile& to, const float(&x)[MT][NT][4], int nt) {
@@ -243,7 +252,7 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
       // (3) dP^T = V_j dO_i^T   [Bc, Br] fp32
       float dp_frag[MT][NT][4];
       tile::clear(dp_frag);
-      tile::multiply_add<M, C.dv>(
+      tile::multiply_add<M, C.dv, false, Shape::kLongest>(
           dp_frag, [&](int mt, int k) { return M::a_along(v_smem, lane.lane, s_row + mt * 16, k); },
           [&](int nt, int k) { return M::b_along(do_smem, lane.lane, s_col + nt * 16, k); });
 
@@ -302,7 +311,7 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
         else
           return M::a_along(p_smem, lane.lane, dkv_row(lane) + mt * 16, k);
       };
-      tile::multiply_add<M, C.Br>(dv_acc, operand, [&](int nt, int k) {
+      tile::multiply_add<M, C.Br, false, Shape::kLongest>(dv_acc, operand, [&](int nt, int k) {
         return M::b_across(do_smem, lane.lane, dv_col(lane) + nt * 16, k);
       });
     }
@@ -316,7 +325,7 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
         else
           return M::a_along(ds_smem, lane.lane, dkv_row(lane) + mt * 16, k);
       };
-      tile::multiply_add<M, C.Br>(dk_acc, operand, [&](int nt, int k) {
+      tile::multiply_add<M, C.Br, false, Shape::kLongest>(dk_acc, operand, [&](int nt, int k) {
         return M::b_across(q_smem, lane.lane, dk_col(lane) + nt * 16, k);
       });
     }
@@ -338,7 +347,7 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
         const int col = dq_col + pass * kCols;
         float dq_frag[Shape::kDqQueries / 16][kCols / 8][4];
         tile::clear(dq_frag);
-        tile::multiply_add<M, C.Bc>(
+        tile::multiply_add<M, C.Bc, false, Shape::kLongest>(
             dq_frag, [&](int mt, int k) { return M::a_across(ds_smem, lane.lane, dq_row + mt * 16, k); },
             [&](int nt, int k) { return M::b_across(k_smem, lane.lane, col + nt * 16, k); });
 #pragma unroll
@@ -375,10 +384,11 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
                       dv_acc[mt][nt][half * 2 + 1]);
     }
   ptx::sync_threads();
-  tile::store_rows<kThreads>(tile::rows(p.dk, kElement, p.dk_stride, b, seq.k_row, hk, p.D), k_smem, j0,
-                             seq.sk, thread);
-  tile::store_rows<kThreads>(tile::rows(p.dv, kElement, p.dv_stride, b, seq.k_row, hk, p.Dv), v_smem, j0,
-                             seq.sk, thread);
+  bool spoiled = tile::store_rows<kThreads>(tile::rows(p.dk, kElement, p.dk_stride, b, seq.k_row, hk, p.D),
+                                            k_smem, j0, seq.sk, thread);
+  spoiled |= tile::store_rows<kThreads>(tile::rows(p.dv, kElement, p.dv_stride, b, seq.k_row, hk, p.Dv),
+                                        v_smem, j0, seq.sk, thread);
+  if constexpr (C.masked || C.boolean_mask) note_spoiled(p, spoiled);
 }
 
 }  // namespace tilewise::mma

@@ -180,8 +180,9 @@ backward_dq(const TILEWISE_GRID_CONSTANT AttentionParams p) {
       M::store_pair(q_smem, warp * 16 + home.g + half * 8, nt * 8 + 2 * home.q,
                     dq_acc[0][nt][half * 2] * p.scale, dq_acc[0][nt][half * 2 + 1] * p.scale);
   ptx::sync_threads();
-  tile::store_rows<kThreads>(tile::rows(p.dq, kElement, p.dq_stride, b, seq.q_row, h, p.D), q_smem, i0,
-                             seq.sq, thread);
+  const bool spoiled = tile::store_rows<kThreads>(
+      tile::rows(p.dq, kElement, p.dq_stride, b, seq.q_row, h, p.D), q_smem, i0, seq.sq, thread);
+  if constexpr (C.masked || C.boolean_mask) note_spoiled(p, spoiled);
 }
 
 }  // namespace tilewise::mma

@@ -1,10 +1,11 @@
-// Exactness where a NaN or infinity meets a boolean mask in the backward, after all of its other kernels. The
+// Exactness where a NaN or infinity meets a mask in the backward, after all of its other kernels. The
 // products multiply a hidden pair's row by a dS or P of 0, and 0 x NaN is NaN: a row of q or dO that the mask
-// hides from a key spoils that key's dK and dV, a hidden row of k the query's dQ. So one warp looks at every
-// row of dq, dk and dv; where it is not finite, those elements are computed again, pair by visible pair:
+// hides from a key of its tile spoils that key's dK and dV, a hidden row of k the query's dQ. Where a block
+// has found something that is not finite in a gradient (p.spoiled), warps look at every row of dq, dk and dv;
+// elements that are not finite are computed again, pair by visible pair:
 //   dQ_i = sum_j dS_ij K_j     dK_j = sum_i dS_ij Q_i     dV_j = sum_i P_ij dO_i
-// A NaN that a visible pair brings comes back, and ends the sum. Slow where hidden values hold NaN, one read
-// of the gradients where they do not. Any head dim: one compiled kernel serves all.
+// A NaN that a visible pair brings comes back, and ends the sum. Slow where values hold NaN, one look at one
+// word where they do not. Any head dim: one compiled kernel serves all.
 #pragma once
 
 #include "../tile/element.h"
@@ -66,10 +67,11 @@ struct RowGradient {
                  k = matrix(p.k, p.k_stride, seq.k_row, hk, p.D);
     float slope;
     const float qk = dot(q, i, k, j);
-    if (scores.value(qk, i, j, slope) == -__builtin_bit_cast(float, 0x7F800000u)) return false;
     const i64 at =
         h * workspace_rows(p) + workspace_row(p.cu_seqlens_q != nullptr, seq.b, p.Sq, seq.q_row) + i;
-    const float probability = scores.probability(qk, i, j, ptx::load_global(p.lse_log2 + at), slope);
+    const float lse = ptx::load_global(p.lse_log2 + at);
+    if (scores.value(qk, i, j, slope) == -__builtin_bit_cast(float, 0x7F800000u) && lse == lse) return false;
+    const float probability = scores.probability(qk, i, j, lse, slope);
     float keep = 1.0f;
     if constexpr (C.dropout)
       keep = dropout_bits(scores.key, u32(seq.b), u32(h), u32(i), u32(j)) >= p.dropout_threshold ? p.inv_keep
@@ -134,20 +136,25 @@ template <Config C>
 TILEWISE_KERNEL(kRepairThreads, 1)
 backward_repair(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   const u64 query_rows = u64(p.B) * u64(p.H) * u64(p.Sq), key_rows = u64(p.B) * u64(p.Hk) * u64(p.Sk);
-  u64 row = ptx::block_number() * (kRepairThreads / 32) + ptx::thread_index() / 32;
-  const bool of_query = row < query_rows;
-  if (!of_query) row -= query_rows;
-  const u64 length = u64(of_query ? p.Sq : p.Sk), heads = u64(of_query ? p.H : p.Hk);
-  if (!of_query && row >= key_rows) return;
-  const i32 at = i32(row % length), h = i32(row / length % heads), b = i32(row / length / heads);
-  const SequenceView seq = find_sequence<C.varlen>(p, b);
-  if (at >= (of_query ? seq.sq : seq.sk)) return;
-  RowGradient<C> gradient(p, seq);
-  if (of_query) {
-    gradient.template repair<Gradient::dq>(h, at);
-  } else {
-    gradient.template repair<Gradient::dk>(h, at);
-    gradient.template repair<Gradient::dv>(h, at);
+  if (p.spoiled && ptx::load_global(p.spoiled) == 0) return;
+  constexpr u64 kWarps = kRepairThreads / 32;
+  const u64 blocks = backward_repair_blocks(p.B, p.H, p.Hk, p.Sq, p.Sk);
+#pragma unroll 1
+  for (u64 n = ptx::block_number() * kWarps + ptx::thread_index() / 32; n < query_rows + key_rows;
+       n += blocks * kWarps) {
+    const bool of_query = n < query_rows;
+    const u64 row = of_query ? n : n - query_rows;
+    const u64 length = u64(of_query ? p.Sq : p.Sk), heads = u64(of_query ? p.H : p.Hk);
+    const i32 at = i32(row % length), h = i32(row / length % heads), b = i32(row / length / heads);
+    const SequenceView seq = find_sequence<C.varlen>(p, b);
+    if (at >= (of_query ? seq.sq : seq.sk)) continue;
+    RowGradient<C> gradient(p, seq);
+    if (of_query) {
+      gradient.template repair<Gradient::dq>(h, at);
+    } else {
+      gradient.template repair<Gradient::dk>(h, at);
+      gradient.template repair<Gradient::dv>(h, at);
+    }
   }
 }
 

@@ -16,6 +16,12 @@ namespace tilewise::mma {
 
 inline constexpr float kLog2e = 1.44269504088896341f;
 
+// A mask hides pairs whose products are computed all the same, by 0, and 0 * NaN is NaN: where the block that
+// owns a gradient finds something in it that is not finite, bwd_repair.cuh has a look.
+TILEWISE_INLINE void note_spoiled(const AttentionParams& p, bool not_finite) {
+  if (not_finite && p.spoiled) ptx::store_global(p.spoiled, 1u);
+}
+
 // One bit per accumulator element, in the order of the array.
 template <int MT, int NT>
 struct Bits {
@@ -29,6 +35,11 @@ struct Bits {
   TILEWISE_INLINE void set(int mt, int nt, int r, bool on) {
     const int at = position(mt, nt, r);
     word[at / 32] |= u32(on) << (at % 32);
+  }
+  // From here on one register for 32 elements, not what each bit came from.
+  TILEWISE_INLINE void settle() {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) word[i] = ptx::opaque(word[i]);
   }
   TILEWISE_INLINE bool get(int mt, int nt, int r) const {
     const int at = position(mt, nt, r);
@@ -91,8 +102,43 @@ struct Scores {
     return ptx::load_global(p.mask + (b * s.b + h * s.h + i * s.i + j * s.j)) != 0;
   }
 
-  // Zeros what takes no part, an infinity or a NaN too, of column blocks nt.. of a fragment whose first
-  // element of this lane is (key j, query i).
+  // Which elements of a fragment take part whose first one of this lane is (key j, query i).
+  template <int MT, int NT>
+  TILEWISE_INLINE void look(Bits<MT, NT>& seen, i32 i, i32 j) const {
+    seen.fill(0);
+#pragma unroll(C.boolean_mask ? 2 : NT)  // loads in flight take registers
+    for (int n = 0; n < NT; ++n)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const i32 query = i + n * 8 + e;
+        const Range<i32> keys_seen = keys(query);
+        const u32 count = u32(keys_seen.size());
+#pragma unroll
+        for (int mt = 0; mt < MT; ++mt)
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const i32 column = j + mt * 16 + half * 8;
+            bool on = u32(column - keys_seen.begin) < count;
+            if (C.boolean_mask && on) on = unhidden(query, column);
+            seen.set(mt, n, half * 2 + e, on);
+          }
+      }
+    seen.settle();
+  }
+
+  // Zeros what takes no part, an infinity or a NaN too, of column blocks nt.. of such a fragment.
+  template <int kBlocks, int MT, int NT>
+  static TILEWISE_INLINE void hide(float (&x)[MT][NT][4], int nt, const Bits<MT, NT>& seen) {
+#pragma unroll
+    for (int n = nt; n < nt + kBlocks; ++n)
+#pragma unroll
+      for (int mt = 0; mt < MT; ++mt)
+#pragma unroll
+        for (int r = 0; r < 4; ++r)
+          if (!seen.get(mt, n, r)) x[mt][n][r] = 0.0f;
+  }
+
+  // The same, looked up on the way.
   template <int kBlocks, int MT, int NT>
   TILEWISE_INLINE void hide(float (&x)[MT][NT][4], int nt, i32 i, i32 j) const {
 #pragma unroll
@@ -148,9 +194,8 @@ struct Scores {
     if constexpr (kPlain) return qk;
     float s = qk * scale_log2;
     if constexpr (C.softcap) {
-      const Tanh t = tanh_of<kPrecise>(s);
-      s = p.softcap * kUnit * t.value;
-      derivative = t.slope;
+      const Capped t = softcapped<kPrecise>(p.softcap * kUnit, s);
+      s = t.value, derivative = t.slope;
     }
     if constexpr (C.bias) {
       const ScoreStrides& t = p.bias_stride;
@@ -179,6 +224,8 @@ struct Scores {
   template <int MT, int NT>
   TILEWISE_INLINE void kept(Bits<MT, NT>& keep, i32 i0, i32 j0, const tile::Lane& lane) const {
     const u32 odd = lane.g & 1;
+    const DropoutKey anew{ptx::opaque(key.k0),
+                          ptx::opaque(key.k1)};  // ten rounds' keys are no loop's to keep
     keep.fill(0);
 #pragma unroll
     for (int mt = 0; mt < MT; ++mt)
@@ -187,7 +234,7 @@ struct Scores {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const u32 i = i0 + nt * 8 + 2 * lane.q + e, j = j0 + mt * 16 + lane.g + 8 * odd;
-          const PhiloxWords x = dropout_words(key, b, h, i, j);
+          const PhiloxWords x = dropout_words(anew, b, h, i, j);
           const u32 mine[2] = {odd ? x.w[1] : x.w[0], odd ? x.w[3] : x.w[2]};
           const u32 given[2] = {odd ? x.w[0] : x.w[1], odd ? x.w[2] : x.w[3]};
 #pragma unroll
@@ -198,6 +245,7 @@ struct Scores {
             keep.set(mt, nt + half, e + 2, (odd ? mine[half] : taken) >= p.dropout_threshold);
           }
         }
+    keep.settle();
   }
 };
 

@@ -49,6 +49,15 @@ TILEWISE_INLINE void multiply_tile(u32 tile, float sign) {
   }
 }
 
+// What was made before the loop, or, where features leave no registers to keep it in, the same made anew.
+template <bool kAnew, class T, class Make>
+TILEWISE_INLINE decltype(auto) kept_or_anew(const T& kept, Make&& make) {
+  if constexpr (kAnew)
+    return make();
+  else
+    return (kept);
+}
+
 template <Config c>
 TILEWISE_KERNEL(threads(c), c.min_blocks)
 forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
@@ -56,6 +65,8 @@ forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   constexpr int kThreads = threads(c), kTiles = Product::kTiles;
   constexpr bool kPerElement = c.bias || c.boolean_mask;  // every element is looked at anyway: one code path
   constexpr bool kCanHide = c.masked || c.boolean_mask;   // keys of a loaded block from rows of the tile
+  constexpr bool kAnew = c.varlen || c.softcap || c.alibi;
+  constexpr bool kAddressesAnew = c.stages == 1 || c.masked || kAnew;
   static_assert(sizeof(ForwardSmem<c>) <= forward_smem_bytes(c) && c.Br % (16 * c.warps) == 0 &&
                 c.Bc % 16 == 0);
   auto& smem = *reinterpret_cast<ForwardSmem<c>*>(ptx::dynamic_shared());
@@ -64,7 +75,7 @@ forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
 
   const WorkItem work = forward_work<c>(p);
   if (work.b >= p.B) return;  // the folded grid's excess
-  const SequenceView seq = find_sequence<c.varlen>(p, work.b);
+  const SequenceView seq = find_sequence_of_warp<c.varlen>(p, work.b);
   const i32 i0 = work.tile * c.Br, i_end = i0 + c.Br < seq.sq ? i0 + c.Br : seq.sq;
   if (i0 >= seq.sq) return;
 
@@ -79,16 +90,16 @@ forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
 
   // Key blocks [first, last] hold every key that a row of the tile sees; rows of K and V outside `keys` are
   // zeros in shared memory, never read. Blocks inside `open` need no mask.
-  const Scores<c> score(p, seq, work.h);
-  const Range<i32> keys = score.band.any(i0, i_end), open = score.band.all(i0, i_end);
+  const Scores<c> score_at_start(p, seq, work.h);
+  const Range<i32> keys = score_at_start.band.any(i0, i_end), open = score_at_start.band.all(i0, i_end);
   const i32 first = keys.begin / c.Bc, last = keys.empty() ? first - 1 : (keys.end - 1) / c.Bc;
   const auto load_k = [&](i32 j) {
-    load_tile<typename Product::K, kThreads, c.strided, c.stages == 1>(
+    load_tile<typename Product::K, kThreads, c.strided, kAddressesAnew>(
         k_smem + u32(j % c.stages) * Product::K::kBytes, k, j * c.Bc, keys.begin, keys.end);
     ptx::cp_async_commit();
   };
   const auto load_v = [&](i32 j) {
-    load_tile<typename Product::V, kThreads, c.strided, c.stages == 1>(
+    load_tile<typename Product::V, kThreads, c.strided, kAddressesAnew>(
         v_smem + u32(j % c.stages) * Product::V::kBytes, v, j * c.Bc, keys.begin, keys.end);
     ptx::cp_async_commit();
   };
@@ -107,11 +118,12 @@ forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
     multiply_tile<c.element, typename Product::Q, kThreads>(q_smem, sign);
   }
 
-  const int warp_row = int(ptx::thread_index()) / 32 * forward_tiles::rows_per_warp(c);
-  const u32 lane = ptx::thread_index() % 32;
-  const i32 i = i0 + warp_row + i32(lane / 4);  // this lane's rows: i + 16 m and i + 16 m + 8
+  int warp_row = int(ptx::thread_index()) / 32 * forward_tiles::rows_per_warp(c);
+  u32 lane = ptx::thread_index() % 32;
+  i32 i = i0 + warp_row + i32(lane / 4);  // this lane's rows: i + 16 m and i + 16 m + 8
   Product product;
   product.begin(q_smem, warp_row);
+  const auto make_score = [&] { return Scores<c>(p, seq, i32(ptx::opaque(u32(work.h)))); };
 
   // (2) O_i = 0, l_i = 0, m_i = -inf
   float o_acc[kTiles][c.dv / 8][4] = {};
@@ -135,6 +147,13 @@ forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
       load_v(j);
     }
 
+    if constexpr (kAnew) {  // this lane's places
+      const u32 thread = ptx::opaque(ptx::thread_index());
+      warp_row = int(thread) / 32 * forward_tiles::rows_per_warp(c);
+      lane = thread % 32, i = i0 + warp_row + i32(lane / 4);
+      if constexpr (c.masked) product.begin(q_smem, warp_row);
+    }
+
     // (4) S_ij = Q_i K_j^T   [Br, Bc] fp32
     float s_frag[kTiles][c.Bc / 8][4];
     product.scores(s_frag, k_smem + u32(j % c.stages) * Product::K::kBytes);
@@ -146,6 +165,7 @@ forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
 
     // (5) Scores to log2 units, masked ones to -inf; only blocks that the band's edge crosses look at it.
     const i32 column = j * c.Bc + i32(lane % 4) * 2;
+    const auto& score = kept_or_anew<kAnew>(score_at_start, make_score);
     if (!kPerElement && j * c.Bc >= open.begin && (j + 1) * c.Bc <= open.end) {
 #pragma unroll
       for (int m = 0; m < kTiles; ++m) score.template apply<false>(s_frag[m], i + 16 * m, column);
@@ -167,6 +187,10 @@ forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   }
 
   // (8) O_i = O_i / l_i,  L_i = m_i + log l_i
+  const auto& at_end = kept_or_anew<kAnew>(
+      seq, [&] { return find_sequence_of_warp<c.varlen>(p, i32(ptx::opaque(u32(work.b)))); });
+  const auto& score = kept_or_anew<kAnew>(
+      score_at_start, [&] { return Scores<c>(p, at_end, i32(ptx::opaque(u32(work.h)))); });
   const float sink = p.sink ? ptx::load_global(p.sink + i64{work.h} * p.sink_h) : -infinity();
   float* lse =
       p.lse ? p.lse + (i64{work.b} * p.lse_b * (p.cu_seqlens_q == nullptr) + i64{work.h} * p.lse_h) : nullptr;
@@ -185,15 +209,16 @@ forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
           if (kCanHide && !is_finite(o_acc[m][n][x]) && is_finite(row.lse)) suspects |= 1u << (2 * m + r);
         }
       const i32 at = i + 16 * m + 8 * r;
-      if (lse && lane % 4 == 0 && at < seq.sq) ptx::store_global(lse + (seq.q_row + at) * p.lse_s, row.lse);
+      if (lse && lane % 4 == 0 && at < at_end.sq)
+        ptx::store_global(lse + (at_end.q_row + at) * p.lse_s, row.lse);
     }
 
   // (9) O_i through shared memory to global memory.
   ptx::cp_async_wait<0>();
   ptx::sync_threads();
   const GlobalOut out{
-      const_cast<unsigned char*>(head_base(p.out, p.out_stride, work.b, seq.q_row, work.h, kBytes)),
-      p.out_stride.s * kBytes, p.out_stride.d * kBytes, p.Dv, seq.sq};
+      const_cast<unsigned char*>(head_base(p.out, p.out_stride, work.b, at_end.q_row, work.h, kBytes)),
+      p.out_stride.s * kBytes, p.out_stride.d * kBytes, p.Dv, at_end.sq};
   store_fragment<c.element, SmemTile<c.element, c.Br, c.dv, Access::matrix>>(q_smem, o_acc, warp_row, out,
                                                                              i0);
 
@@ -205,7 +230,7 @@ forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
     for (int row = 0; row < 16 * kTiles; ++row) {
       const i32 at = i0 + warp_row + row;
       const bool suspect = i32(lane / 4) == row % 8 && (suspects >> (row / 8) & 1);
-      if (ptx::vote_any(suspect) && at < seq.sq) repair(at);
+      if (ptx::vote_any(suspect) && at < at_end.sq) repair(at);
     }
   }
 }

@@ -63,6 +63,8 @@ constexpr bool choose_forward_tiles(Config& c, int D, int Dv, int smem_limit) {
     c.Br = 64, c.stages = 1;
   } else if (per_element) {
     c.Br = 64;
+  } else if (widest > 64 && (c.softcap || c.alibi)) {
+    c.Bc = 32;
   } else if (widest <= 64 && c.masked && !c.softcap && !c.alibi) {
     c.min_blocks = 3;
   }

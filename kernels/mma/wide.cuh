@@ -35,13 +35,15 @@ TILEWISE_INLINE void wide_product(WideSmem<C>& smem, float (&s)[1][kWideRows / 8
                                   const RowBlock& b) {
   using M = tile::Mma<C.element>;
   using Piece = typename WideSmem<C>::Piece;
-  const int thread = int(ptx::thread_index()), lane = thread % 32, row = thread / 32 * 16;
+  // Addresses are made where they are used: kept over the kernel's loop, they take the registers of its sums.
+  const int thread = int(ptx::opaque(ptx::thread_index())), lane = thread % 32, row = thread / 32 * 16;
   const i32 pieces = (a.rows.columns + C.d - 1) / C.d;
   const auto load = [&](i32 piece) {
     const int stage = piece & 1;
+    const int loader = int(ptx::opaque(u32(thread)));
     const Piece to_a{ptx::shared_address(smem.a[stage])}, to_b{ptx::shared_address(smem.b[stage])};
-    tile::load_rows<kWideThreads, C.strided>(to_a, from_column(a.rows, piece * C.d), a.first, a.end, thread);
-    tile::load_rows<kWideThreads, C.strided>(to_b, from_column(b.rows, piece * C.d), b.first, b.end, thread);
+    tile::load_rows<kWideThreads, C.strided>(to_a, from_column(a.rows, piece * C.d), a.first, a.end, loader);
+    tile::load_rows<kWideThreads, C.strided>(to_b, from_column(b.rows, piece * C.d), b.first, b.end, loader);
     ptx::cp_async_commit();
   };
   tile::clear(s);
@@ -53,27 +55,54 @@ TILEWISE_INLINE void wide_product(WideSmem<C>& smem, float (&s)[1][kWideRows / 8
     if (piece + 1 < pieces) load(piece + 1);
     const Piece a_smem{ptx::shared_address(smem.a[piece & 1])},
         b_smem{ptx::shared_address(smem.b[piece & 1])};
-    tile::multiply_add<M, C.d>(
+    tile::multiply_add<M, C.d, false, 2>(
         s, [&](int, int k) { return M::a_along(a_smem, lane, row, k); },
         [&](int nt, int k) { return M::b_along(b_smem, lane, nt * 16, k); });
   }
   ptx::sync_threads();  // the pieces may be overwritten
 }
 
+// P between its two uses: rounded to the element type, as the operand of dV, in half the registers; fp32 as
+// it is.
+template <Element E>
+struct WideOperand {
+  using M = tile::Mma<E>;
+  static constexpr int kSteps = kWideRows / 16;
+  typename M::A a[kSteps];
+
+  TILEWISE_INLINE explicit WideOperand(const float (&x)[1][kWideRows / 8][4]) {
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k) a[k] = M::a_of_row(x[0], k * 16);
+  }
+  TILEWISE_INLINE float get(int nt, int r) const {
+    float pair[2];
+    M::unpack(pair, a[nt / 2].r[nt % 2 * 2 + r / 2]);
+    return pair[r % 2];
+  }
+};
+template <>
+struct WideOperand<Element::fp32> {
+  const float (&x)[1][kWideRows / 8][4];
+
+  TILEWISE_INLINE explicit WideOperand(const float (&p)[1][kWideRows / 8][4]) : x(p) {}
+  TILEWISE_INLINE float get(int nt, int r) const { return x[0][nt][r]; }
+};
+
 // C += X Y: X [16, 64] a warp's accumulators, Y 64 rows of a tile of columns. fp32: X goes through the shared
 // memory of the pieces, so that depth is a loop; as constants in registers it takes NVRTC seconds.
 template <Config C>
 TILEWISE_INLINE void wide_add(WideSmem<C>& smem, float (&c)[1][C.dv / 8][4],
-                              const float (&x)[1][kWideRows / 8][4], const typename WideSmem<C>::Columns& y) {
+                              const WideOperand<C.element>& operand, const typename WideSmem<C>::Columns& y) {
   using M = tile::Mma<C.element>;
-  const tile::Lane lane = tile::lane_of(int(ptx::thread_index()));
+  const tile::Lane lane = tile::lane_of(int(ptx::opaque(ptx::thread_index())));
   if constexpr (C.element != Element::fp32) {
-    tile::multiply_add<M, kWideRows>(
-        c, [&](int, int k) { return M::a_of_row(x[0], k); },
+    tile::multiply_add<M, kWideRows, false, 2>(
+        c, [&](int, int k) { return operand.a[k / 16]; },
         [&](int nt, int k) { return M::b_across(y, lane.lane, nt * 16, k); });
   } else {
     using Scores = tile::SmemTile<Element::fp32, kWideRows, kWideRows>;
     static_assert(Scores::kBytes <= sizeof(smem.a));
+    const auto& x = operand.x;
     const Scores x_smem{ptx::shared_address(smem.a[0])};
     const int row = int(lane.warp) * 16;  // the warp's own rows
     tile::for_blocks<1, kWideRows / 8>([&](int, int nt) {
@@ -81,7 +110,7 @@ TILEWISE_INLINE void wide_add(WideSmem<C>& smem, float (&c)[1][C.dv / 8][4],
       M::store_pair(x_smem, row + lane.g + 8, nt * 8 + 2 * lane.q, x[0][nt][2], x[0][nt][3]);
     });
     ptx::sync_warp();
-    tile::multiply_add<M, kWideRows>(
+    tile::multiply_add<M, kWideRows, false, 2>(
         c, [&](int, int k) { return M::a_along(x_smem, lane.lane, row, k); },
         [&](int nt, int k) { return M::b_across(y, lane.lane, nt * 16, k); });
     ptx::sync_threads();  // the pieces may be overwritten

@@ -39,9 +39,6 @@ wide_dkv(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   static_assert(sizeof(smem) <= wide_smem_bytes(C));
   using Columns = typename WideSmem<C>::Columns;
   const Columns q_smem{ptx::shared_address(smem.columns[0])}, do_smem{ptx::shared_address(smem.columns[1])};
-  const int thread = int(ptx::thread_index());
-  const tile::Lane lane = tile::lane_of(thread);
-  const int warp_row = thread / 32 * 16;
 
   const WideWork work = wide_work(C, ptx::block_number(), p.B, p.Hk, p.Sk, p.D > p.Dv ? p.D : p.Dv);
   if (work.none) return;
@@ -59,25 +56,30 @@ wide_dkv(const TILEWISE_GRID_CONSTANT AttentionParams p) {
 #pragma unroll 1
   for (i32 h = hk * p.group; h < (hk + 1) * p.group; ++h) {
     scores.select_head(h);
-    const WideHead head = WideHead::of<C.element>(p, seq, h);
+    // Made anew where it is used: kept over the loop, it takes the registers of the sums.
+    const auto head = [&] { return WideHead::of<C.element>(p, seq, i32(ptx::opaque(u32(h)))); };
 #pragma unroll 1
     for (i32 i0 = queries.begin / kWideRows * kWideRows; i0 < queries.end; i0 += kWideRows) {
-      tile::load_rows<kWideThreads, C.strided>(q_smem, from_column(head.q, work.column), i0, seq.sq, thread);
-      tile::load_rows<kWideThreads, C.strided>(do_smem, from_column(head.dout, work.column), i0, seq.sq,
+      const int thread = int(ptx::opaque(ptx::thread_index())), warp_row = thread / 32 * 16;
+      const tile::Lane lane = tile::lane_of(thread);
+      tile::load_rows<kWideThreads, C.strided>(q_smem, from_column(head().q, work.column), i0, seq.sq,
+                                               thread);
+      tile::load_rows<kWideThreads, C.strided>(do_smem, from_column(head().dout, work.column), i0, seq.sq,
                                                thread);
       ptx::cp_async_commit();
-      const RowBlock k{head.k, j0, seq.sk}, v{head.v, j0, seq.sk};
       const bool complete = scores.complete(i0, kWideRows, j0, kWideRows);
       const i32 i = i0 + 2 * lane.q, j = j0 + warp_row + lane.g;  // of this lane's first element
 
       // P^T = exp2(S^T - lse); dropout's share of it goes into dV_j
       float p_frag[1][NT][4], derivative[C.softcap ? NT : 1][4];
-      wide_product<C>(smem, p_frag, k, {head.q, i0, seq.sq});
+      Bits<1, NT> seen;
+      if (!complete) scores.look(seen, i, j);
       Bits<1, C.dropout ? NT : 2> keep;
       if constexpr (C.dropout) scores.kept(keep, i0, j0 + warp_row, lane);
+      wide_product<C>(smem, p_frag, {head().k, j0, seq.sk}, {head().q, i0, seq.sq});
       const auto statistic = [&](const float* of, int nt, int e) {
         const i32 row = i + nt * 8 + e;
-        return row < seq.sq ? ptx::load_global(of + head.statistics + row) : 0.0f;
+        return row < seq.sq ? ptx::load_global(of + head().statistics + row) : 0.0f;
       };
 #pragma unroll
       for (int nt = 0; nt < NT; ++nt)
@@ -92,20 +94,21 @@ wide_dkv(const TILEWISE_GRID_CONSTANT AttentionParams p) {
             if constexpr (C.softcap) derivative[nt][r] = slope;
           }
         }
-      if (!complete) scores.template hide<NT>(p_frag, 0, i, j);
+      if (!complete) scores.template hide<NT>(p_frag, 0, seen);
+      const WideOperand<C.element> probability(p_frag);
       if constexpr (C.dropout) {
         float kept[1][NT][4];
         tile::for_elements<1, NT>([&](int, int nt, int r) {
           kept[0][nt][r] = keep.get(0, nt, r) ? p_frag[0][nt][r] * p.inv_keep : 0.0f;
         });
-        wide_add<C>(smem, dv_acc, kept, do_smem);
+        wide_add<C>(smem, dv_acc, WideOperand<C.element>(kept), do_smem);
       } else {
-        wide_add<C>(smem, dv_acc, p_frag, do_smem);
+        wide_add<C>(smem, dv_acc, probability, do_smem);
       }
 
       // dS^T = P^T (dP^T - delta)
       float ds_frag[1][NT][4];
-      wide_product<C>(smem, ds_frag, v, {head.dout, i0, seq.sq});
+      wide_product<C>(smem, ds_frag, {head().v, j0, seq.sk}, {head().dout, i0, seq.sq});
 #pragma unroll
       for (int nt = 0; nt < NT; ++nt)
 #pragma unroll
@@ -115,21 +118,23 @@ wide_dkv(const TILEWISE_GRID_CONSTANT AttentionParams p) {
           for (int r = e; r < 4; r += 2) {
             float& ds = ds_frag[0][nt][r];
             if constexpr (C.dropout) ds = keep.get(0, nt, r) ? ds * p.inv_keep : 0.0f;
-            ds = p_frag[0][nt][r] * (ds - delta);
+            ds = probability.get(nt, r) * (ds - delta);
           }
         }
-      if (!complete) scores.template hide<NT>(ds_frag, 0, i, j);
+      if (!complete) scores.template hide<NT>(ds_frag, 0, seen);
       if constexpr (C.dbias || C.softcap)
         tile::for_elements<1, NT>([&](int, int nt, int r) {
           float& ds = ds_frag[0][nt][r];
           if (C.dbias && work.column == 0) scores.add_dbias(i + nt * 8 + (r & 1), j + (r >> 1) * 8, ds);
           if constexpr (C.softcap) ds = ds != 0.0f ? ds * derivative[nt][r] : 0.0f;  // hidden ones stay 0
         });
-      wide_add<C>(smem, dk_acc, ds_frag, q_smem);
+      wide_add<C>(smem, dk_acc, WideOperand<C.element>(ds_frag), q_smem);
       ptx::sync_threads();  // the columns of Q_i and dO_i may be overwritten
     }
   }
 
+  const int thread = int(ptx::thread_index()), warp_row = thread / 32 * 16;
+  const tile::Lane lane = tile::lane_of(thread);
   tile::for_blocks<1, C.dv / 8>([&](int, int nt) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -142,8 +147,9 @@ wide_dkv(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   ptx::sync_threads();
   const tile::Rows dk = tile::rows(p.dk, kElement, p.dk_stride, b, seq.k_row, hk, p.D);
   const tile::Rows dv = tile::rows(p.dv, kElement, p.dv_stride, b, seq.k_row, hk, p.Dv);
-  tile::store_rows<kWideThreads>(from_column(dk, work.column), q_smem, j0, seq.sk, thread);
-  tile::store_rows<kWideThreads>(from_column(dv, work.column), do_smem, j0, seq.sk, thread);
+  bool spoiled = tile::store_rows<kWideThreads>(from_column(dk, work.column), q_smem, j0, seq.sk, thread);
+  spoiled |= tile::store_rows<kWideThreads>(from_column(dv, work.column), do_smem, j0, seq.sk, thread);
+  if constexpr (C.masked || C.boolean_mask) note_spoiled(p, spoiled);
 }
 
 // dS, before the softcap's derivative if kOfBias, of 64 queries and 64 keys, 16 queries a warp; 0 where an
@@ -217,7 +223,7 @@ wide_dq(const TILEWISE_GRID_CONSTANT AttentionParams p) {
     ptx::cp_async_commit();
     float ds_frag[1][kWideRows / 8][4];
     wide_ds<C, false>(smem, ds_frag, scores, head, seq, i0, j0);
-    wide_add<C>(smem, dq_acc, ds_frag, k_smem);
+    wide_add<C>(smem, dq_acc, WideOperand<C.element>(ds_frag), k_smem);
     ptx::sync_threads();  // the columns of K_j may be overwritten
   }
   tile::for_blocks<1, C.dv / 8>([&](int, int nt) {
@@ -228,7 +234,9 @@ wide_dq(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   });
   ptx::sync_threads();
   const tile::Rows dq = tile::rows(p.dq, kElement, p.dq_stride, work.b, seq.q_row, work.h, p.D);
-  tile::store_rows<kWideThreads>(from_column(dq, work.column), k_smem, i0, seq.sq, thread);
+  const bool spoiled =
+      tile::store_rows<kWideThreads>(from_column(dq, work.column), k_smem, i0, seq.sq, thread);
+  if constexpr (C.masked || C.boolean_mask) note_spoiled(p, spoiled);
 }
 
 template <Config C>

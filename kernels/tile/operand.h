@@ -206,7 +206,9 @@ struct Mma<Element::fp32> {
 
 // C += A B over kDepth. a(mt, k) and b(nt2, k) bring the operand of row block mt (16 rows) and of column
 // blocks 2 nt2, 2 nt2 + 1 (16 columns) at depth k. kUnrolled: a() reads registers, so k must be a constant.
-template <class M, int kDepth, bool kUnrolled = false, int MT, int NT, class LoadA, class LoadB>
+// kLongest: fp32 instructions between two additions that round; fewer take fewer registers.
+template <class M, int kDepth, bool kUnrolled = false, int kLongest = 4, int MT, int NT, class LoadA,
+          class LoadB>
 TILEWISE_INLINE void multiply_add(float (&c)[MT][NT][4], LoadA&& load_a, LoadB&& load_b) {
   static_assert(NT % 2 == 0 && kDepth % M::kK == 0);
   if constexpr (!M::kShortChains) {
@@ -225,7 +227,7 @@ TILEWISE_INLINE void multiply_add(float (&c)[MT][NT][4], LoadA&& load_a, LoadB&&
       }
     }
   } else {
-    constexpr int kSteps = MT > 1 || kDepth < 4 * M::kK ? 2 : 4, kChain = kSteps * M::kK;
+    constexpr int kSteps = MT > 1 || kDepth < 4 * M::kK ? 2 : kLongest, kChain = kSteps * M::kK;
     static_assert(kDepth % kChain == 0);
     const auto add_chain = [&](int chain) {
       typename M::A a[MT][kSteps];

@@ -87,19 +87,31 @@ TILEWISE_INLINE void clear_rows(SmemTile<E, kRows, kCols> tile, i32 end, int thr
       ptx::st_shared_v4(tile.chunk(index / Tile::kChunks, index % Tile::kChunks), ptx::Vec4{});
 }
 
-// The same way back.
+// Is one of the elements in a word of shared memory not finite?
+template <Element E>
+TILEWISE_INLINE bool word_not_finite(u32 x) {
+  constexpr u32 kExponent = E == Element::fp32 ? 0x7F800000u : E == Element::bf16 ? 0x7F80u : 0x7C00u;
+  if ((x & kExponent) == kExponent) return true;
+  return E != Element::fp32 && (x >> 16 & kExponent) == kExponent;
+}
+
+// The same way back. True: something that this thread stored is not finite; where nobody looks, the test is
+// not there.
 template <int kThreads, Element E, int kRows, int kCols>
-TILEWISE_INLINE void store_rows(const Rows& to, SmemTile<E, kRows, kCols> from, i32 first, i32 end,
+TILEWISE_INLINE bool store_rows(const Rows& to, SmemTile<E, kRows, kCols> from, i32 first, i32 end,
                                 int thread) {
+  bool not_finite = false;
   using Tile = SmemTile<E, kRows, kCols>;
   constexpr int kPerChunk = 16 / Tile::kElement, kTotal = kRows * Tile::kChunks;
   if (to.direct && to.columns % kPerChunk == 0) {
 #pragma unroll 4
     for (int index = thread; index < kTotal; index += kThreads) {
       const int row = index / Tile::kChunks, c = index % Tile::kChunks;
-      if (first + row < end && c * kPerChunk < to.columns)
-        ptx::store_global(reinterpret_cast<ptx::Vec4*>(to.data + (first + row) * to.stride + c * 16),
-                          ptx::ld_shared_v4(from.chunk(row, c)));
+      if (first + row >= end || c * kPerChunk >= to.columns) continue;
+      const ptx::Vec4 data = ptx::ld_shared_v4(from.chunk(row, c));
+      ptx::store_global(reinterpret_cast<ptx::Vec4*>(to.data + (first + row) * to.stride + c * 16), data);
+#pragma unroll
+      for (int x = 0; x < 4; ++x) not_finite |= word_not_finite<E>(data.w[x]);
     }
   } else {
 #pragma unroll 1
@@ -107,13 +119,15 @@ TILEWISE_INLINE void store_rows(const Rows& to, SmemTile<E, kRows, kCols> from, 
       const int row = index / kCols, col = index % kCols;
       if (first + row >= end || col >= to.columns) continue;
       char* at = to.data + (first + row) * to.stride + col * to.step;
+      const u32 word = ptx::ld_shared(from.element(row, Tile::kElement == 4 ? col : col & ~1));
       if constexpr (Tile::kElement == 4)
-        ptx::store_global(reinterpret_cast<u32*>(at), ptx::ld_shared(from.element(row, col)));
+        ptx::store_global(reinterpret_cast<u32*>(at), word);
       else
-        ptx::store_global(reinterpret_cast<unsigned short*>(at),
-                          (unsigned short)(ptx::ld_shared(from.element(row, col & ~1)) >> (col % 2 * 16)));
+        ptx::store_global(reinterpret_cast<unsigned short*>(at), (unsigned short)(word >> (col % 2 * 16)));
+      not_finite |= word_not_finite<E>(word);
     }
   }
+  return not_finite;
 }
 
 }  // namespace tilewise::tile

@@ -74,7 +74,7 @@ struct Scores {
   TILEWISE_INLINE float value(float s, i32 i, i32 j) const {
     if constexpr (kRaw) return s;
     float x = s * scale;
-    if constexpr (c.softcap) x = cap * tanh_of<kPrecise>(x).value;
+    if constexpr (c.softcap) x = softcapped<kPrecise>(cap, x).value;
     if constexpr (c.bias) x = ptx::fma(load_element(bias, i * bias_i + j * bias_j, bias_element), kUnit, x);
     if constexpr (c.alibi) {
       const float distance = float(i + alibi_shift - j);

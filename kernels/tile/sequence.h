@@ -4,6 +4,7 @@
 #pragma once
 
 #include "../ptx/memory.h"
+#include "../ptx/special.h"
 #include "../shared/params.h"
 #include "../shared/ranges.h"
 
@@ -50,6 +51,18 @@ TILEWISE_INLINE SequenceView find_sequence(const AttentionParams& p, i32 b) {
                              p.used_k_is_64, p.used_k_stride);
     return {b, q.row, k.row, q.rows, k.rows};
   }
+}
+
+TILEWISE_INLINE i64 uniform(i64 x) {
+  return i64(u64{ptx::uniform(u32(u64(x) >> 32))} << 32 | ptx::uniform(u32(x)));
+}
+
+// The same by whole warps, which keep it in their common registers: a loop's own are short.
+template <bool kVarlen>
+TILEWISE_INLINE SequenceView find_sequence_of_warp(const AttentionParams& p, i32 b) {
+  const SequenceView s = find_sequence<kVarlen>(p, b);
+  if constexpr (!kVarlen) return s;
+  return {b, uniform(s.q_row), uniform(s.k_row), i32(ptx::uniform(u32(s.sq))), i32(ptx::uniform(u32(s.sk)))};
 }
 
 // The band of a sequence; params carry windows clamped and causal folded in.

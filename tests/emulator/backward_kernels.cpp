@@ -39,7 +39,7 @@ void run_fa2(const AttentionParams& p, emulator::Order order) {
   } else if (const u64 n = common::bwd_convert_blocks(C, p.B, p.H, p.Sq))
     emulator::launch(shape(n, common::kConvertThreads, common::bwd_convert_smem_bytes(C), order),
                      [&] { common::bwd_convert<C>(p); });
-  if constexpr (C.boolean_mask) {
+  if constexpr (C.masked || C.boolean_mask) {
     constexpr Config kRepair = mma::around_backward(Kernel::backward_repair, C);
     if (const u64 n = mma::backward_repair_blocks(p.B, p.H, p.Hk, p.Sq, p.Sk))
       emulator::launch(shape(n, mma::kRepairThreads, 0, order), [&] { mma::backward_repair<kRepair>(p); });

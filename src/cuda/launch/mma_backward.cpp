@@ -136,6 +136,7 @@ MmaWorkspace mma_workspace(const Problem& p, const std::vector<Config>& kernels)
                                     [](const Config& c) { return c.kernel == Kernel::backward_convert; });
   w.dq_accum = take(convert == kernels.end() ? 0 : dq_accum_bytes(p.H, rows, convert->d));
   w.dbias_accum = take(dbias_elements(p) * dbias_parts(p, kernels) * 4);
+  w.spoiled = take(among(kernels, Kernel::backward_repair) ? 4 : 0);
   return w;
 }
 
@@ -145,6 +146,7 @@ AttentionParams mma_backward_params(const Problem& p, const MmaWorkspace& w, std
   a.lse_log2 = reinterpret_cast<float*>(workspace + w.lse_log2);
   a.dq_accum = reinterpret_cast<float*>(workspace + w.dq_accum);
   a.dbias_accum = reinterpret_cast<float*>(workspace + w.dbias_accum);
+  if (w.spoiled < w.bytes) a.spoiled = reinterpret_cast<u32*>(workspace + w.spoiled);
   describe_dbias(a, p);
   return a;
 }
