@@ -6,17 +6,23 @@
 
 Each side gets the layout that it likes best (Tilewise (B, S, H, D), PyTorch (B, H, S, D)), the two alternate, and each
 figure is the median over the rounds. Short calls are timed after one of their own kind: PyTorch's threads spin for some
-milliseconds after each operator, on cores that whoever comes next would need. Results are compared before they are timed.
+milliseconds after each operator, on cores that whoever comes next would need. Results are judged before they are timed, as in
+figures.py.
 """
 
 import argparse
 import statistics
+import sys
 import time
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 
 import tilewise
+
+sys.path.insert(0, str(Path(__file__).parent))
+import figures  # noqa: E402
 
 
 def seconds(call, clock, first: float = 0.0) -> float:
@@ -41,8 +47,13 @@ def measure(S: int, D: int, causal: bool, dtype: torch.dtype, args) -> tuple[flo
     def ours():
         return tilewise.attention(q, k, v, causal=causal, threads=args.threads)
 
-    tolerance = 2e-2 if dtype == torch.bfloat16 else 1e-4
-    torch.testing.assert_close(ours(), theirs().transpose(1, 2), rtol=tolerance, atol=tolerance)
+    judged = figures.reference(q, k, v, q, causal)
+    for who, out in (("Tilewise", ours()), ("PyTorch", theirs().transpose(1, 2))):
+        timed, note = figures.check([out], judged, False)
+        if note:
+            print(f"{who}, S {S}, D {D}: {note}")
+        if not timed:
+            sys.exit("wrong results are not timed")
     first = seconds(ours, clock, 1.0)
     pairs, end = [], time.perf_counter() + args.seconds
     while len(pairs) < args.rounds or time.perf_counter() < end:
