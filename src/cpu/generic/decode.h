@@ -19,6 +19,9 @@ namespace tilewise::cpu {
 static constexpr int kDecodeKeys = 32;  // of a block: K and V of two blocks of all heads stay in the L2 cache
 
 template <class V>
+static constexpr int kValueVectors = V::W == 16 ? 4 : 2;  // of columns that one pass over a block's V takes
+
+template <class V>
 struct DecodeScratch {
   float* q;     // [rows of all heads][padded D]; pairs: half as many
   float* s;     // scores of a block
@@ -39,7 +42,9 @@ struct DecodeScratch {
   }
 };
 
-// Fetches rows of `pieces` pieces each into the L2 cache, one piece at a time.
+// Fetches rows of `pieces` pieces each into the L2 cache, one piece at a time. A fetch waits in the L1
+// cache's miss buffers, which the loads of the computation need too: so they are spread evenly over its
+// steps.
 struct Fetch {
   const char* row;
   i64 row_bytes, piece_bytes;
@@ -56,12 +61,13 @@ TILEWISE_INLINE void fetch_piece(Fetch& f) {
   --f.rows;
 }
 template <class V, class T>
-TILEWISE_INLINE Fetch fetch_rows(const Matrix& m, i32 begin, i32 end, int D, int heads) {
+TILEWISE_INLINE Fetch fetch_rows(const Matrix& m, i32 begin, i32 end, i64 columns, i64 piece_bytes) {
+  const i64 lines = (piece_bytes + 63) / 64 * 64;
   return {reinterpret_cast<const char*>(static_cast<const T*>(m.data) + begin * m.row),
           m.row * i64(sizeof(T)),
-          D * i64(sizeof(T)),
+          lines,
           end - begin,
-          heads,
+          int((columns * i64(sizeof(T)) + lines - 1) / lines),
           0};
 }
 
@@ -128,12 +134,12 @@ template <class V, class Path, int Rows, class T = typename Path::T>
     unroll<Keys>([&]<int i>() TILEWISE_INLINED {
       const int row = j + i < n ? j + i : n - 1;  // keys past the end repeat the last; they are masked
       key[i] = k + row * k_row;
-      fetch_piece<V>(fetch);
     });
     typename V::F acc[W];
     unroll<W>([&]<int i>() TILEWISE_INLINED { acc[i] = typename V::F{}; });
     int d = 0;
     for (; d + W * Path::kPerLane <= D; d += W * Path::kPerLane) {
+      fetch_piece<V>(fetch);
       typename V::F x[Keys];
       unroll<Keys>([&]<int i>() TILEWISE_INLINED { x[i] = V::pin(Path::load(key[i] + d)); });
       unroll<Rows>([&]<int r>() TILEWISE_INLINED {
@@ -158,9 +164,9 @@ template <class V, class Path, int Rows, class T = typename Path::T>
 // above.
 template <class V, class T, int Rows, int NV>
 [[gnu::noinline]] static void decode_values(const float* s, const T* v, i64 v_row, int n, int offset,
-                                            float* o, i64 o_row, const float* alpha, Fetch* ahead) {
+                                            float* o, i64 o_row, const float* alpha, Fetch& ahead) {
   constexpr int Keys = V::W / Rows, W = V::W;
-  Fetch fetch = ahead ? *ahead : Fetch{};
+  Fetch fetch = ahead;
   typename V::F acc[Rows][NV];
   unroll<Rows * NV>([&]<int i>() TILEWISE_INLINED {
     acc[i / NV][i % NV] = V::load(o + i / NV * o_row + i % NV * W) * alpha[i / NV];
@@ -177,16 +183,16 @@ template <class V, class T, int Rows, int NV>
   }
   unroll<Rows * NV>([&]<int i>()
                         TILEWISE_INLINED { V::store(o + i / NV * o_row + i % NV * W, acc[i / NV][i % NV]); });
-  if (ahead) *ahead = fetch;
+  ahead = fetch;
 }
 
 // The same for whole pairs of keys, p and v being bf16. Two rows are zipped within each 128 bits, and
 // accumulators keep the order of columns that this leaves.
 template <class V, int Rows, int NV>
 [[gnu::noinline]] static void decode_pair_values(const bf16* s, const bf16* v, i64 v_row, int n, int offset,
-                                                 float* o, i64 o_row, const float* alpha, Fetch* ahead) {
+                                                 float* o, i64 o_row, const float* alpha, Fetch& ahead) {
   constexpr int Keys = V::W / Rows, W = V::W;
-  Fetch fetch = ahead ? *ahead : Fetch{};
+  Fetch fetch = ahead;
   typename V::F acc[Rows][NV];
   unroll<Rows * NV / 2>([&]<int i>() TILEWISE_INLINED {
     constexpr int r = i / (NV / 2), c = i % (NV / 2) * 2;
@@ -213,7 +219,7 @@ template <class V, int Rows, int NV>
     V::store(o + r * o_row + c * W, V::unzipped_low(acc[r][c], acc[r][c + 1]));
     V::store(o + r * o_row + (c + 1) * W, V::unzipped_high(acc[r][c], acc[r][c + 1]));
   });
-  if (ahead) *ahead = fetch;
+  ahead = fetch;
 }
 
 // Scores to probabilities in place; per row the maximum and the sum are brought up to date, alpha rescales
@@ -290,7 +296,7 @@ static void decode_block(const DecodeTask& t, const KeyRows<typename Path::T>& r
                          const DecodeScratch<V>& f, int first, i32 begin, i32 end, Fetch& next_k,
                          Fetch& next_v) {
   using T = typename Path::T;
-  constexpr int W = V::W, Keys = W / Rows, NV = W == 16 ? 4 : 2;
+  constexpr int W = V::W, Keys = W / Rows, NV = kValueVectors<V>;
   constexpr bool pairs = Path::kPerLane == 2;
   const i64 q_row = DecodeScratch<V>::padded(t.D);
   const T* v = rows.v;
@@ -313,14 +319,13 @@ static void decode_block(const DecodeTask& t, const KeyRows<typename Path::T>& r
   i64 d = 0;
   const T* from = v + (all_begin - begin) * rows.v_row;
   const int n = all_end - all_begin, offset = all_begin - begin;
-  auto ahead = [&] { return d == 0 ? &next_k : nullptr; };
   if constexpr (pairs)
     for (; d + NV * W <= t.Dv; d += NV * W)
-      decode_pair_values<V, Rows, NV>(f.p, from + d, rows.v_row, n, offset, o + d, t.Dv, alpha, ahead());
+      decode_pair_values<V, Rows, NV>(f.p, from + d, rows.v_row, n, offset, o + d, t.Dv, alpha, next_k);
   for (; d + NV * W <= t.Dv; d += NV * W)
-    decode_values<V, T, Rows, NV>(s, from + d, rows.v_row, n, offset, o + d, t.Dv, alpha, ahead());
+    decode_values<V, T, Rows, NV>(s, from + d, rows.v_row, n, offset, o + d, t.Dv, alpha, next_k);
   for (; d + W <= t.Dv; d += W)
-    decode_values<V, T, Rows, 1>(s, from + d, rows.v_row, n, offset, o + d, t.Dv, alpha, ahead());
+    decode_values<V, T, Rows, 1>(s, from + d, rows.v_row, n, offset, o + d, t.Dv, alpha, next_k);
   auto probability = [&](int r, i32 j) { return s[(j - begin) / Keys * W + r * Keys + (j - begin) % Keys]; };
   const i64 tail = d;
   for (int r = 0; r < Rows; ++r) {
@@ -357,8 +362,11 @@ static void decode_path(const DecodeTask* head, int heads, void* scratch) {
   for (i32 begin = t.begin; begin < t.end; begin += kDecodeKeys) {
     const i32 end = begin + kDecodeKeys < t.end ? begin + kDecodeKeys : t.end;
     const i32 next = end + kDecodeKeys < t.end ? end + kDecodeKeys : t.end;
-    Fetch next_k = fetch_rows<V, T>(t.k, end, next, t.D, heads),
-          next_v = fetch_rows<V, T>(t.v, end, next, t.Dv, heads);
+    // Steps are a vector of W / 4 keys while scores are computed, and a key in each pass over V.
+    constexpr i64 size = sizeof(T), step = V::W / 4 * V::W * Path::kPerLane;
+    const i64 passes = t.Dv / (kValueVectors<V> * V::W);
+    Fetch next_k = fetch_rows<V, T>(t.k, end, next, i64(t.D) * heads, t.D * size / (passes > 1 ? passes : 1)),
+          next_v = fetch_rows<V, T>(t.v, end, next, i64(t.Dv) * heads, step * size);
     for (int h = 0; h < heads; ++h) {
       KeyRows<T> rows;
       rows.k = unit_columns<V, T>(head[h].k, begin, end, t.D, f.k, rows.k_row);
