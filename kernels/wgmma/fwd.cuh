@@ -469,17 +469,16 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
     release_scores();
     scores_of_block();
     bool exact = !stats.placed();
-    if (exact || stats.guess(s_frag, multiplier)) [[unlikely]] {  // (3)
-      output_done();
+    const bool moved = exact || stats.guess(s_frag, multiplier);  // (3)
+    if (moved) [[unlikely]] {
       if (!exact && !stats.settle(s_frag)) {
         scores_again();
         exact = true;
       }
       if (exact) stats.update(s_frag, multiplier);
-      rescale();  // (4)
-    } else {
-      output_done();
     }
+    output_done();         // below a branch, or ptxas puts it above the exponentials; the same for all warps
+    if (moved) rescale();  // (4)
     release_output();
     pack_p();
   };
