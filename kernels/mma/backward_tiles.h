@@ -124,10 +124,10 @@ constexpr Config around_backward(Kernel kernel, const Config& main) {
   return c;
 }
 
-// The repair (bwd_repair.cuh): a warp takes one row after another of dq, or of dk and dv. Blocks enough to
-// fill a GPU: where nothing is to be repaired they only say so.
+// The repair (bwd_repair.cuh): a warp takes one row after another of dq, or of dk and dv. Few blocks: nearly
+// always there is nothing to repair, and what remains is the cost of a launch.
 inline constexpr int kRepairThreads = 256;
-inline constexpr u64 kRepairBlocks = 1024;
+inline constexpr u64 kRepairBlocks = 64;
 
 constexpr u64 backward_repair_blocks(i64 B, i64 H, i64 Hk, i64 Sq, i64 Sk) {
   constexpr u64 kRows = kRepairThreads / 32;

@@ -195,10 +195,11 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
       Bits<C.boolean_mask ? MT : 1, C.boolean_mask ? NT : 1> seen;
       if constexpr (C.boolean_mask) scores.look(seen, query(0, 0), key(0, 0));
 
-      // (1) S^T = K_j Q_i^T   [Bc, Br] fp32
+      // (1) S^T = K_j Q_i^T   [Bc, Br] fp32, rounded where the forward rounds: P and delta must be of the
+      // same scores
       float s_frag[MT][NT][4];
       tile::clear(s_frag);
-      tile::multiply_add<M, C.d, false, Shape::kLongest>(
+      tile::multiply_add<M, C.d>(
           s_frag, [&](int mt, int k) { return M::a_along(k_smem, lane.lane, s_row + mt * 16, k); },
           [&](int nt, int k) { return M::b_along(q_smem, lane.lane, s_col + nt * 16, k); });
 

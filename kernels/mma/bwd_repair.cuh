@@ -1,8 +1,8 @@
 // Exactness where a NaN or infinity meets a mask in the backward, after all of its other kernels. The
 // products multiply a hidden pair's row by a dS or P of 0, and 0 x NaN is NaN: a row of q or dO that the mask
 // hides from a key of its tile spoils that key's dK and dV, a hidden row of k the query's dQ. Where a block
-// has found something that is not finite in a gradient (p.spoiled), warps look at every row of dq, dk and dv;
-// elements that are not finite are computed again, pair by visible pair:
+// has found a NaN in a gradient (p.spoiled), warps look at every row of dq, dk and dv; elements that are NaN
+// are computed again, pair by visible pair:
 //   dQ_i = sum_j dS_ij K_j     dK_j = sum_i dS_ij Q_i     dV_j = sum_i P_ij dO_i
 // A NaN that a visible pair brings comes back, and ends the sum. Slow where values hold NaN, one look at one
 // word where they do not. Any head dim: one compiled kernel serves all.
@@ -16,6 +16,8 @@
 namespace tilewise::mma {
 
 enum class Gradient { dq, dk, dv };
+
+TILEWISE_INLINE bool is_nan(float x) { return x != x; }
 
 template <Config C>
 struct RowGradient {
@@ -98,7 +100,7 @@ struct RowGradient {
       u32 wrong = 0;
 #pragma unroll
       for (int x = 0; x < kColumns; ++x)
-        if (first + 32 * x < to.columns && !is_finite(to.get(row, first + 32 * x))) wrong |= 1u << x;
+        if (const i32 at = first + 32 * x; at < to.columns && is_nan(to.get(row, at))) wrong |= 1u << x;
       if (!ptx::vote_any(wrong != 0)) continue;
       const Range<i32> band = kOf == Gradient::dq ? scores.keys(row)
                               : C.masked          ? scores.band.queries_any(row, row + 1)

@@ -17,9 +17,9 @@ namespace tilewise::mma {
 inline constexpr float kLog2e = 1.44269504088896341f;
 
 // A mask hides pairs whose products are computed all the same, by 0, and 0 * NaN is NaN: where the block that
-// owns a gradient finds something in it that is not finite, bwd_repair.cuh has a look.
-TILEWISE_INLINE void note_spoiled(const AttentionParams& p, bool not_finite) {
-  if (not_finite && p.spoiled) ptx::store_global(p.spoiled, 1u);
+// owns a gradient finds a NaN in it, bwd_repair.cuh has a look.
+TILEWISE_INLINE void note_spoiled(const AttentionParams& p, bool nan) {
+  if (nan && p.spoiled) ptx::store_global(p.spoiled, 1u);
 }
 
 // One bit per accumulator element, in the order of the array.

@@ -87,20 +87,19 @@ TILEWISE_INLINE void clear_rows(SmemTile<E, kRows, kCols> tile, i32 end, int thr
       ptx::st_shared_v4(tile.chunk(index / Tile::kChunks, index % Tile::kChunks), ptx::Vec4{});
 }
 
-// Is one of the elements in a word of shared memory not finite?
+// Is one of the elements in a word of shared memory a NaN?
 template <Element E>
-TILEWISE_INLINE bool word_not_finite(u32 x) {
-  constexpr u32 kExponent = E == Element::fp32 ? 0x7F800000u : E == Element::bf16 ? 0x7F80u : 0x7C00u;
-  if ((x & kExponent) == kExponent) return true;
-  return E != Element::fp32 && (x >> 16 & kExponent) == kExponent;
+TILEWISE_INLINE bool word_is_nan(u32 x) {
+  if constexpr (E == Element::fp32) return (x & 0x7FFFFFFFu) > 0x7F800000u;
+  constexpr u32 kInfinity = E == Element::bf16 ? 0x7F80u : 0x7C00u;
+  return (x & 0x7FFFu) > kInfinity || (x >> 16 & 0x7FFFu) > kInfinity;
 }
 
-// The same way back. True: something that this thread stored is not finite; where nobody looks, the test is
-// not there.
+// The same way back. True: this thread stored a NaN; where nobody looks, the test is not there.
 template <int kThreads, Element E, int kRows, int kCols>
 TILEWISE_INLINE bool store_rows(const Rows& to, SmemTile<E, kRows, kCols> from, i32 first, i32 end,
                                 int thread) {
-  bool not_finite = false;
+  bool nan = false;
   using Tile = SmemTile<E, kRows, kCols>;
   constexpr int kPerChunk = 16 / Tile::kElement, kTotal = kRows * Tile::kChunks;
   if (to.direct && to.columns % kPerChunk == 0) {
@@ -111,7 +110,7 @@ TILEWISE_INLINE bool store_rows(const Rows& to, SmemTile<E, kRows, kCols> from, 
       const ptx::Vec4 data = ptx::ld_shared_v4(from.chunk(row, c));
       ptx::store_global(reinterpret_cast<ptx::Vec4*>(to.data + (first + row) * to.stride + c * 16), data);
 #pragma unroll
-      for (int x = 0; x < 4; ++x) not_finite |= word_not_finite<E>(data.w[x]);
+      for (int x = 0; x < 4; ++x) nan |= word_is_nan<E>(data.w[x]);
     }
   } else {
 #pragma unroll 1
@@ -124,10 +123,10 @@ TILEWISE_INLINE bool store_rows(const Rows& to, SmemTile<E, kRows, kCols> from, 
         ptx::store_global(reinterpret_cast<u32*>(at), word);
       else
         ptx::store_global(reinterpret_cast<unsigned short*>(at), (unsigned short)(word >> (col % 2 * 16)));
-      not_finite |= word_not_finite<E>(word);
+      nan |= word_is_nan<E>(word);
     }
   }
-  return not_finite;
+  return nan;
 }
 
 }  // namespace tilewise::tile
