@@ -98,8 +98,8 @@ FAULTS = [
     (
         "a split part left out of the sum",
         DRIVER,
-        "for (size_t n = 1; n < sums.size(); ++n)",
-        "for (size_t n = 2; n < sums.size(); ++n)",
+        "for (i64 i = 0; i < unit.parts; ++i) {",
+        "for (i64 i = unit.parts > 1; i < unit.parts; ++i) {",
         BACKWARD,
     ),
     (
