@@ -4,13 +4,10 @@
 #pragma once
 
 #include "../shared/config.h"
+#include "../tile/sequence.h"
 #include "uncovered.h"
 
 namespace tilewise::common {
-
-__device__ __forceinline__ i64 index_at(const void* indices, i32 are_64, i64 i) {
-  return are_64 ? static_cast<const i64*>(indices)[i] : i64(static_cast<const i32*>(indices)[i]);
-}
 
 struct RowPlace {
   i64 b, s;  // batch entry of the tensor (0 when packed) and row in it
@@ -20,21 +17,13 @@ struct RowPlace {
 __device__ __forceinline__ RowPlace place_row(const UncoveredParams& p, i64 row) {
   if (!p.offsets) {
     const i64 b = row / p.S, s = row - b * p.S;
-    return {b, s, p.used && s < index_at(p.used, p.used_are_64, b * p.used_stride)};
-  }
-  i64 low = 0, high = p.B;  // the last sequence that begins at or before the row: in [low, high)
-  while (high - low > 1) {
-    const i64 middle = (low + high) / 2;
-    if (index_at(p.offsets, p.offsets_are_64, middle * p.offsets_stride) <= row)
-      low = middle;
-    else
-      high = middle;
+    return {b, s, p.used && s < load_index(p.used, p.used_are_64, b * p.used_stride)};
   }
   if (p.B == 0) return {0, row, false};
-  const i64 begin = index_at(p.offsets, p.offsets_are_64, low * p.offsets_stride),
-            end = index_at(p.offsets, p.offsets_are_64, (low + 1) * p.offsets_stride);
-  const i64 length =
-      p.used ? min(index_at(p.used, p.used_are_64, low * p.used_stride), end - begin) : end - begin;
+  const i32 at = sequence_at(row, p.B, p.offsets, p.offsets_are_64, p.offsets_stride);
+  const auto offset = [&](i64 b) { return load_index(p.offsets, p.offsets_are_64, b * p.offsets_stride); };
+  const i64 begin = offset(at), slot = offset(at + 1) - begin;
+  const i64 length = p.used ? min(load_index(p.used, p.used_are_64, at * p.used_stride), slot) : slot;
   return {0, row, row >= begin && row - begin < length};
 }
 

@@ -26,8 +26,9 @@ constexpr u64 backward_blocks(const Config& c, i64 B, i64 Hk, i64 Sk) { return t
 
 namespace backward_tiles {
 
-// `plain`: no feature that keeps more than one register per score. A tile with 64 scores a thread leaves no
-// room for more.
+// `light`: nothing is read for each score. `plain`: no feature that keeps more than one register per score; a
+// tile with 64 scores a thread leaves no room for more. `plain_masked`: plain with a mask, atomic dQ and head
+// dims of 128 alone: this tile has not a register more.
 enum class When { always, light, plain, plain_masked };
 
 struct Tile {
@@ -56,12 +57,11 @@ inline constexpr Tile kFloat[] = {
 
 constexpr bool suits(const Tile& t, const Config& c) {
   const bool plain = !c.softcap && !c.alibi && !c.bias && !c.boolean_mask && !c.dropout && !c.strided;
-  const bool once = plain && !c.deterministic && c.d == 128 && c.dv == 128;
   switch (t.when) {
     case When::always: return true;
     case When::light: return !c.bias && !c.boolean_mask;
     case When::plain: return plain;
-    case When::plain_masked: return once && c.masked;
+    case When::plain_masked: return plain && c.masked && !c.deterministic && c.d == 128 && c.dv == 128;
   }
   return false;
 }

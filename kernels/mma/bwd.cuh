@@ -36,13 +36,13 @@ struct BackwardShape {
   // Where S^T and dP^T do not fit the registers side by side, P^T leaves them first, rounded to the element
   // type.
   static constexpr bool kEarlyP = kSKeys * kSQueries / 32 >= 64 && !C.dropout;
+  static constexpr int kLongest = C.d > 128 || C.dv > 128 ? 2 : 4;  // operand.h
   // dQ in two column passes where it does not fit beside dK and dV, by what their accumulators take of the
   // registers (fp32 operands are pairs).
-  static constexpr int kLongest = C.d > 128 || C.dv > 128 ? 2 : 4;  // operand.h
   static constexpr int kAccumulators = (kDkvKeys * (kDvCols + kDkCols)) / 32;
   static constexpr int kRoom = E == Element::fp32 ? 128 : C.d <= 192 ? 208 : 190;
-  static constexpr int kDqPasses =
-      kAccumulators + kDqQueries * kDqCols / 32 > kRoom&& kDqCols % 32 == 0 ? 2 : 1;
+  static constexpr bool kDqFits = kAccumulators + kDqQueries * kDqCols / 32 <= kRoom;
+  static constexpr int kDqPasses = kDqFits || kDqCols % 32 != 0 ? 1 : 2;
 
   using KTile = tile::SmemTile<E, C.Bc, C.d>;
   using VTile = tile::SmemTile<E, C.Bc, C.dv>;

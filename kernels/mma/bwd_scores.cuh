@@ -138,7 +138,7 @@ struct Scores {
           if (!seen.get(mt, n, r)) x[mt][n][r] = 0.0f;
   }
 
-  // The same, looked up on the way.
+  // The same by the band alone, looked up on the way.
   template <int kBlocks, int MT, int NT>
   TILEWISE_INLINE void hide(float (&x)[MT][NT][4], int nt, i32 i, i32 j) const {
 #pragma unroll
@@ -153,9 +153,7 @@ struct Scores {
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
             const i32 column = j + mt * 16 + half * 8;
-            bool on = u32(column - seen.begin) < count;
-            if (C.boolean_mask && on) on = unhidden(query, column);
-            if (!on) x[mt][n][half * 2 + e] = 0.0f;
+            if (u32(column - seen.begin) >= count) x[mt][n][half * 2 + e] = 0.0f;
           }
       }
   }

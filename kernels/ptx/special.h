@@ -38,11 +38,4 @@ TILEWISE_INLINE u32 opaque(u32 x) {
   return x;
 }
 
-// The same value, which all lanes of the warp hold: the compiler learns that they do, and keeps it and what
-// follows from it in registers of the warp instead of a register of every lane.
-TILEWISE_INLINE u32 uniform(u32 x) {
-  if constexpr (TILEWISE_ARCH > 0) asm volatile("redux.sync.or.b32 %0, %0, 0xffffffff;" : "+r"(x));
-  return x;
-}
-
 }  // namespace tilewise::ptx

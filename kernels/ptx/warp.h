@@ -21,9 +21,14 @@ TILEWISE_INSTRUCTION u32 shfl_up(u32 x, int delta)
 TILEWISE_INSTRUCTION u32 shfl_idx(u32 x, int lane)
     TILEWISE_PTX({ return __shfl_sync(0xFFFFFFFFu, x, lane); });
 
-// A number that all lanes have, known to be one: it then lives in a uniform register, and branches on it are
-// uniform.
+// A number that all lanes have, which the compiler learns: branches on it are then uniform.
 TILEWISE_INLINE i32 uniform(i32 x) { return i32(shfl_idx(u32(x), 0)); }
+
+// The same by redux.sync.or.b32, which leaves it in a register of the warp: a loop's own are short.
+TILEWISE_INLINE u32 in_warp_register(u32 x) {
+  if constexpr (TILEWISE_ARCH > 0) asm volatile("redux.sync.or.b32 %0, %0, 0xffffffff;" : "+r"(x));
+  return x;
+}
 
 // vote.sync.ballot.b32: bit l = lane l says yes
 TILEWISE_INSTRUCTION u32 vote_ballot(bool x) TILEWISE_PTX({ return __ballot_sync(0xFFFFFFFFu, x); });

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "../ptx/memory.h"
-#include "../ptx/special.h"
+#include "../ptx/warp.h"
 #include "../shared/params.h"
 #include "../shared/ranges.h"
 
@@ -40,6 +40,16 @@ TILEWISE_INLINE Slot find_slot(i32 b, const void* cu, bool cu_is_64, i64 cu_stri
   return s;
 }
 
+// The last of B > 0 sequences that begins at or before a row of a packed tensor; its first if none does.
+TILEWISE_INLINE i32 sequence_at(i64 row, i32 B, const void* cu, bool cu_is_64, i64 cu_stride) {
+  i32 low = 0, high = B;
+  while (high - low > 1) {
+    const i32 middle = (low + high) / 2;
+    (load_index(cu, cu_is_64, middle * cu_stride) <= row ? low : high) = middle;
+  }
+  return low;
+}
+
 template <bool kVarlen>
 TILEWISE_INLINE SequenceView find_sequence(const AttentionParams& p, i32 b) {
   if constexpr (!kVarlen) {
@@ -53,16 +63,17 @@ TILEWISE_INLINE SequenceView find_sequence(const AttentionParams& p, i32 b) {
   }
 }
 
-TILEWISE_INLINE i64 uniform(i64 x) {
-  return i64(u64{ptx::uniform(u32(u64(x) >> 32))} << 32 | ptx::uniform(u32(x)));
-}
-
 // The same by whole warps, which keep it in their common registers: a loop's own are short.
 template <bool kVarlen>
 TILEWISE_INLINE SequenceView find_sequence_of_warp(const AttentionParams& p, i32 b) {
   const SequenceView s = find_sequence<kVarlen>(p, b);
   if constexpr (!kVarlen) return s;
-  return {b, uniform(s.q_row), uniform(s.k_row), i32(ptx::uniform(u32(s.sq))), i32(ptx::uniform(u32(s.sk)))};
+  const auto low = [](i64 x) { return ptx::in_warp_register(u32(x)); };
+  const auto whole = [&](i64 x) {
+    const u64 high = ptx::in_warp_register(u32(u64(x) >> 32));
+    return i64(high << 32 | low(x));
+  };
+  return {b, whole(s.q_row), whole(s.k_row), i32(low(s.sq)), i32(low(s.sk))};
 }
 
 // The band of a sequence; params carry windows clamped and causal folded in.

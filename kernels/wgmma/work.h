@@ -25,26 +25,24 @@ struct WorkTile {
 };
 
 // As it lies in shared memory: written and read 16 bytes at a time.
-struct alignas(16) WorkTileWords {
-  WorkTile tile;
+struct WorkTileWords {
+  ptx::Vec4 q[(sizeof(WorkTile) + 15) / 16];
+};
+struct PaddedTile {
+  alignas(16) WorkTile tile;
 };
 
 TILEWISE_INLINE void write_tile(u32 shared, const WorkTile& t) {
-  struct Quads {
-    ptx::Vec4 q[sizeof(WorkTileWords) / 16];
-  };
-  const Quads words = __builtin_bit_cast(Quads, WorkTileWords{t});
+  const auto words = __builtin_bit_cast(WorkTileWords, PaddedTile{t});
 #pragma unroll
   for (u32 n = 0; n < sizeof(words) / 16; ++n) ptx::st_shared_v4(shared + 16 * n, words.q[n]);
 }
 
 TILEWISE_INLINE WorkTile read_tile(u32 shared) {
-  struct Quads {
-    ptx::Vec4 q[sizeof(WorkTileWords) / 16];
-  } words;
+  WorkTileWords words;
 #pragma unroll
   for (u32 n = 0; n < sizeof(words) / 16; ++n) words.q[n] = ptx::ld_shared_v4(shared + 16 * n);
-  return __builtin_bit_cast(WorkTileWords, words).tile;
+  return __builtin_bit_cast(PaddedTile, words).tile;
 }
 
 // Finds tiles of sequences of different lengths by their index. The warp holds 32 sequences, a lane each;
@@ -138,14 +136,8 @@ TILEWISE_INLINE WorkTile find_tile(u32 index, SequenceWalk& walk, const Attentio
 
 // Is row s of batch entry b part of a sequence? Packed: s counts in the whole tensor.
 TILEWISE_INLINE bool covered(const AttentionParams& p, i32 b, i32 s) {
-  if (p.cu_seqlens_q != nullptr) {
-    i32 end = p.B;  // the last sequence that begins at or before s is in [b, end)
-    while (end - b > 1) {
-      const i32 middle = (b + end) / 2;
-      (load_index(p.cu_seqlens_q, p.cu_q_is_64, middle * p.cu_q_stride) <= s ? b : end) = middle;
-    }
-    if (p.B == 0) return false;
-  }
+  if (p.B == 0) return false;
+  if (p.cu_seqlens_q != nullptr) b = sequence_at(s, p.B, p.cu_seqlens_q, p.cu_q_is_64, p.cu_q_stride);
   const Slot slot = find_slot(b, p.cu_seqlens_q, p.cu_q_is_64, p.cu_q_stride, p.total_q, p.Sq, p.seqused_q,
                               p.used_q_is_64, p.used_q_stride);
   return s >= slot.row && s - slot.row < slot.rows;

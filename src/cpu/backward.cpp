@@ -219,14 +219,12 @@ class Backward : public Execution {
   }
 
   void sum_dsink(const Problem& p, const Run& run) const {
-    for (i64 h = 0; h < p.H; ++h) {
-      double sum = 0;
-      for (size_t n = 0; n < run.dsink.size(); ++n) {
-        const BackwardStep& step = run.work.steps[n];
-        if (run.work.parts[size_t(step.part)].kv_head * p.group() + step.member == h) sum += run.dsink[n];
-      }
-      p.dsink[h * p.dsink_h] = float(sum);
+    std::vector<double> sum(size_t(p.H));
+    for (size_t n = 0; n < run.dsink.size(); ++n) {
+      const BackwardStep& step = run.work.steps[n];
+      sum[size_t(run.work.parts[size_t(step.part)].kv_head * p.group() + step.member)] += run.dsink[n];
     }
+    for (i64 h = 0; h < p.H; ++h) p.dsink[h * p.dsink_h] = float(sum[size_t(h)]);
   }
 
   // Each region of dbias is summed by one task over every score that was made of it: sequences, heads, then
