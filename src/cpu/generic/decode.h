@@ -101,7 +101,14 @@ struct DecodeWiden {
   static constexpr int kPerLane = 1;
   TILEWISE_INLINE typename V::F load(const T* p) { return V::widen(p); }
   TILEWISE_INLINE typename V::F load_first(const T* p, int n) { return V::widen_first(p, n); }
-  TILEWISE_INLINE float query(const T* p) { return V::widen1(p); }
+  // Row `from` of queries, `padded` elements with the zeros behind it.
+  static void pack_query(Query* to, const T* from, i64 column, int D, i64 padded) {
+    if (column == 1)
+      for (i64 d = 0; d < padded; d += V::W)
+        V::store(to + d, d + V::W <= D ? V::widen(from + d) : V::widen_first(from + d, int(D - d)));
+    else
+      for (i64 d = 0; d < padded; ++d) to[d] = d < D ? V::widen1(from + d * column) : 0;
+  }
   TILEWISE_INLINE typename V::F step(typename V::F acc, typename V::F x, typename V::F y) {
     return acc + x * y;
   }
@@ -117,7 +124,9 @@ struct DecodePairs {
     for (int i = 0; i < n; ++i) x[i] = p[i];
     return V::load(x);
   }
-  TILEWISE_INLINE bf16 query(const bf16* p) { return *p; }
+  static void pack_query(bf16* to, const bf16* from, i64 column, int D, i64 padded) {
+    for (i64 d = 0; d < 2 * padded; ++d) to[d] = d < D ? from[d * column] : bf16{};
+  }
   TILEWISE_INLINE typename V::F step(typename V::F acc, typename V::F x, typename V::F y) {
     return V::dot_pairs(acc, x, y);
   }
@@ -330,20 +339,24 @@ static void decode_block(const DecodeTask& t, const KeyRows<typename Path::T>& r
   const i64 tail = d;
   for (int r = 0; r < Rows; ++r) {
     float* row = o + r * i64(t.Dv);
+    auto add = [&](i32 from_key, i32 to_key, i64 column) {
+      for (i32 j = from_key; j < to_key; ++j) {
+        const float p = probability(r, j);
+        for (d = column; d < t.Dv; ++d) row[d] += p * V::widen1(v + (j - begin) * rows.v_row + d);
+      }
+    };
+    const i32 low = t.low[first + r] > begin ? t.low[first + r] : begin,
+              high = t.high[first + r] < end ? t.high[first + r] : end;
     for (d = tail; d < t.Dv; ++d) row[d] *= alpha[r];
-    for (i32 j = begin; j < end; ++j) {
-      const bool common = j >= all_begin && j < all_end;
-      if (!common && (j < t.low[first + r] || j >= t.high[first + r])) continue;
-      const float p = probability(r, j);
-      for (d = common ? tail : 0; d < t.Dv; ++d) row[d] += p * V::widen1(v + (j - begin) * rows.v_row + d);
-    }
+    add(low, high < all_begin ? high : all_begin, 0);
+    if (tail < t.Dv) add(all_begin, all_end, tail);
+    add(low > all_end ? low : all_end, high, 0);
   }
 }
 
 template <class V, class Path>
 static void decode_path(const DecodeTask* head, int heads, void* scratch) {
   using T = typename Path::T;
-  using Query = typename Path::Query;
   const DecodeTask& t = *head;  // heads differ in pointers, slopes and results only
   DecodeScratch<V> f;
   DecodeScratch<V>::carve(&f, scratch, {t.D, t.Dv, heads * t.rows});
@@ -351,10 +364,8 @@ static void decode_path(const DecodeTask* head, int heads, void* scratch) {
   for (int r = 0; r < heads * t.rows; ++r) {
     const DecodeTask& h = head[r / t.rows];
     const int row = r % t.rows;
-    const T* q = static_cast<const T*>(h.q[row]);
-    Query* to = reinterpret_cast<Query*>(f.q + r * q_row);
-    for (i64 d = 0; d < q_row * Path::kPerLane; ++d)
-      to[d] = d < t.D ? Path::query(q + d * t.q_column) : Query{};
+    Path::pack_query(reinterpret_cast<typename Path::Query*>(f.q + r * q_row),
+                     static_cast<const T*>(h.q[row]), t.q_column, t.D, q_row);
     for (i64 d = 0; d < t.Dv; ++d) h.o[row * i64(t.Dv) + d] = 0;
     h.row_max[row] = -kInfinity;
     h.row_sum[row] = 0;
