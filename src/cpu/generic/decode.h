@@ -9,6 +9,7 @@
 // bf16 with native pair products stays bf16: pairs along the head dim for scores, along the keys for values.
 #pragma once
 
+#include "cpu/generic/fetch.h"
 #include "cpu/generic/gemm.h"
 #include "cpu/generic/pack.h"
 #include "cpu/generic/scores.h"
@@ -41,35 +42,6 @@ struct DecodeScratch {
     return c.used;
   }
 };
-
-// Fetches rows of `pieces` pieces each into the L2 cache, one piece at a time. A fetch waits in the L1
-// cache's miss buffers, which the loads of the computation need too: so they are spread evenly over its
-// steps.
-struct Fetch {
-  const char* row;
-  i64 row_bytes, piece_bytes;
-  int rows, pieces, piece;
-};
-template <class V>
-TILEWISE_INLINE void fetch_piece(Fetch& f) {
-  if (f.rows <= 0) return;
-  const char* p = f.row + f.piece * f.piece_bytes;
-  for (i64 b = 0; b < f.piece_bytes; b += 64) __builtin_prefetch(p + b, 0, 2);
-  if (++f.piece < f.pieces) return;
-  f.piece = 0;
-  f.row += f.row_bytes;
-  --f.rows;
-}
-template <class V, class T>
-TILEWISE_INLINE Fetch fetch_rows(const Matrix& m, i32 begin, i32 end, i64 columns, i64 piece_bytes) {
-  const i64 lines = (piece_bytes + 63) / 64 * 64;
-  return {reinterpret_cast<const char*>(static_cast<const T*>(m.data) + begin * m.row),
-          m.row * i64(sizeof(T)),
-          lines,
-          end - begin,
-          int((columns * i64(sizeof(T)) + lines - 1) / lines),
-          0};
-}
 
 // What the lanes of a score vector stand for.
 template <class V>
@@ -148,7 +120,7 @@ template <class V, class Path, int Rows, class T = typename Path::T>
     unroll<W>([&]<int i>() TILEWISE_INLINED { acc[i] = typename V::F{}; });
     int d = 0;
     for (; d + W * Path::kPerLane <= D; d += W * Path::kPerLane) {
-      fetch_piece<V>(fetch);
+      fetch_piece(fetch);
       typename V::F x[Keys];
       unroll<Keys>([&]<int i>() TILEWISE_INLINED { x[i] = V::pin(Path::load(key[i] + d)); });
       unroll<Rows>([&]<int r>() TILEWISE_INLINED {
@@ -182,7 +154,7 @@ template <class V, class T, int Rows, int NV>
   });
   for (int j = offset; j < offset + n; ++j, v += v_row) {
     const float* p = s + j / Keys * W + j % Keys;
-    fetch_piece<V>(fetch);
+    fetch_piece(fetch);
     typename V::F x[NV];
     unroll<NV>([&]<int i>() TILEWISE_INLINED { x[i] = V::pin(V::widen(v + i * W)); });
     unroll<Rows>([&]<int r>() TILEWISE_INLINED {
@@ -211,8 +183,8 @@ template <class V, int Rows, int NV>
   });
   for (int j = offset; j < offset + n; j += 2, v += 2 * v_row) {
     const bf16* p = s + j / Keys * W + j % Keys;
-    fetch_piece<V>(fetch);
-    fetch_piece<V>(fetch);
+    fetch_piece(fetch);
+    fetch_piece(fetch);
     typename V::F x[NV];
     unroll<NV / 2>([&]<int i>() TILEWISE_INLINED {
       const typename V::F a = V::load(v + i * 2 * W), b = V::load(v + v_row + i * 2 * W);
@@ -376,8 +348,8 @@ static void decode_path(const DecodeTask* head, int heads, void* scratch) {
     // Steps are a vector of W / 4 keys while scores are computed, and a key in each pass over V.
     constexpr i64 size = sizeof(T), step = V::W / 4 * V::W * Path::kPerLane;
     const i64 passes = t.Dv / (kValueVectors<V> * V::W);
-    Fetch next_k = fetch_rows<V, T>(t.k, end, next, i64(t.D) * heads, t.D * size / (passes > 1 ? passes : 1)),
-          next_v = fetch_rows<V, T>(t.v, end, next, i64(t.Dv) * heads, step * size);
+    Fetch next_k = fetch_rows<T>(t.k, end, next, i64(t.D) * heads, t.D * size / (passes > 1 ? passes : 1)),
+          next_v = fetch_rows<T>(t.v, end, next, i64(t.Dv) * heads, step * size);
     for (int h = 0; h < heads; ++h) {
       KeyRows<T> rows;
       rows.k = unit_columns<V, T>(head[h].k, begin, end, t.D, f.k, rows.k_row);
