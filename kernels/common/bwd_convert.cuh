@@ -1,8 +1,12 @@
 // After the backward: dq = scale * dq_accum, from fp32 accumulator fragments (backward_layout.h) to rows of
 // the caller's tensor, any strides. Each warp reads 512-byte pieces, rounds them into a shared-memory tile,
-// and the block writes the tile's rows. convert_dbias: the fp32 sums of dbias to the caller's tensor.
+// and the block writes the tile's rows. Under a mask the last to write gradients also repairs them
+// (mma/bwd_repair.cuh): each block the rows of dq where it has stored a NaN itself, and all blocks together
+// dk and dv where p.spoiled says that the kernel before has. convert_dbias: the fp32 sums of dbias to the
+// caller's tensor.
 #pragma once
 
+#include "../mma/bwd_repair.cuh"
 #include "../ptx/barrier.h"
 #include "../ptx/special.h"
 #include "../tile/element.h"
@@ -13,19 +17,20 @@
 namespace tilewise::common {
 
 template <Config C>
-TILEWISE_KERNEL(kConvertThreads, 1)
-bwd_convert(const TILEWISE_GRID_CONSTANT AttentionParams p) {
+TILEWISE_INLINE auto convert_smem() {
+  return tile::SmemTile<C.element, bwd_convert_rows(C), C.d>{ptx::shared_address(ptx::dynamic_shared())};
+}
+
+// The tile of dq at `work`, rounded, to shared memory.
+template <Config C>
+TILEWISE_INLINE void round_tile(const AttentionParams& p, const TileWork& work, const SequenceView& seq) {
   using M = tile::Mma<C.element>;
   constexpr int kRows = bwd_convert_rows(C), kPieces = C.d / 8, kTotal = kRows / 16 * kPieces;
   constexpr int kWarps = kConvertThreads / 32, kSteps = (kTotal + kWarps - 1) / kWarps;
-  const tile::SmemTile<C.element, kRows, C.d> rows_smem{ptx::shared_address(ptx::dynamic_shared())};
+  const auto rows_smem = convert_smem<C>();
   const int thread = int(ptx::thread_index()), warp = thread / 32;
   const tile::Lane lane = tile::lane_of(thread);
-  const TileWork work = tile_work(ptx::block_number(), kRows, p.Sq, p.H, p.B);
-  if (work.none) return;
   const i32 first = work.first, h = work.h, b = work.b;
-  const SequenceView seq = find_sequence<C.varlen>(p, b);
-  if (first >= seq.sq) return;
   const i64 rows = workspace_rows(p), row0 = workspace_row(p.cu_seqlens_q != nullptr, b, p.Sq, seq.q_row);
 
   float x[kSteps][4] = {};
@@ -45,9 +50,35 @@ bwd_convert(const TILEWISE_GRID_CONSTANT AttentionParams p) {
     M::store_pair(rows_smem, row + 8, col, x[n][2] * p.scale, x[n][3] * p.scale);
   }
   ptx::sync_threads();
-  const tile::Rows dq = tile::rows(p.dq, tile::element_bytes(C.element), p.dq_stride, b, seq.q_row, h, p.D);
-  if (tile::store_rows<kConvertThreads>(dq, rows_smem, first, seq.sq, thread) && p.spoiled)
-    ptx::store_global(p.spoiled, 1u);  // bwd_repair.cuh
+}
+
+// From there to the caller's tensor. True: this thread has stored a NaN.
+template <Config C>
+TILEWISE_INLINE bool store_tile(const AttentionParams& p, const TileWork& work, const SequenceView& seq) {
+  const tile::Rows dq =
+      tile::rows(p.dq, tile::element_bytes(C.element), p.dq_stride, work.b, seq.q_row, work.h, p.D);
+  return tile::store_rows<kConvertThreads>(dq, convert_smem<C>(), work.first, seq.sq,
+                                           int(ptx::thread_index()));
+}
+
+template <Config C>
+TILEWISE_KERNEL(kConvertThreads, bwd_convert_residents(C))
+bwd_convert(const TILEWISE_GRID_CONSTANT AttentionParams p) {
+  const TileWork work = tile_work(ptx::block_number(), bwd_convert_rows(C), p.Sq, p.H, p.B);
+  if (work.none) return;
+  const SequenceView seq = find_sequence<C.varlen>(p, work.b);
+  const bool rows = work.first < seq.sq;
+  if (rows) round_tile<C>(p, work, seq);
+  if constexpr (!mma::repairs(C)) {
+    if (rows) store_tile<C>(p, work, seq);
+  } else {
+    const bool keys_spoiled = ptx::load_global(p.spoiled) != 0;  // on its way while rows are stored
+    const bool nan = rows && ptx::sync_threads_or(store_tile<C>(p, work, seq));
+    if (nan || keys_spoiled)
+      mma::repair_gradients<C>(p, nan ? mma::Gradient::dq : mma::Gradient::dk,
+                               keys_spoiled ? mma::Gradient::dv : mma::Gradient::dq, bwd_convert_rows(C),
+                               bwd_convert_blocks(C, p.B, p.H, p.Sq));
+  }
 }
 
 template <Config C>

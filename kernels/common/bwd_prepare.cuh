@@ -3,7 +3,7 @@
 //   delta = sum_c dO * O - dlse      (so that dS = P (dP - delta) carries the gradient of lse too)
 //   lse_log2 = lse * log2 e          (+inf for rows that see nothing and for padding rows: their P is then
 //   exactly 0; fp32: lse as it is, see bwd_scores.cuh)
-// and zeros in the fp32 accumulator of dQ, and in what tells bwd_repair.cuh that it is needed. A thread block
+// and zeros in the fp32 accumulator of dQ, and in the word that asks for bwd_repair.cuh. A thread block
 // takes kPrepareRows workspace rows of one head (backward_layout.h); kLanes neighbouring lanes share a row,
 // each 8 columns at a time. reduce_sink: dsink[h] = -sum over rows of exp(sink - lse) * delta, one thread
 // block a head, always in the same order.

@@ -106,6 +106,9 @@ constexpr u64 backward_dq_blocks(const Config& c, i64 B, i64 H, i64 Sq) {
   return tile_blocks(c.Br, Sq, H, B);
 }
 
+// Can a mask hide a NaN from some of a tile's rows, so that gradients must be looked at (bwd_repair.cuh)?
+constexpr bool repairs(const Config& c) { return c.masked || c.boolean_mask; }
+
 // A kernel around the main ones. Of their config only what it reads, so that problems share compiled kernels.
 constexpr Config around_backward(Kernel kernel, const Config& main) {
   Config c;
@@ -117,16 +120,17 @@ constexpr Config around_backward(Kernel kernel, const Config& main) {
     if (!c.deterministic) c.d = main.d;
   } else if (kernel == Kernel::backward_convert) {
     c.d = main.d;
-  } else if (kernel == Kernel::backward_repair) {
+  }
+  if (kernel == Kernel::backward_repair || (kernel == Kernel::backward_convert && repairs(main))) {
     c.masked = main.masked, c.softcap = main.softcap, c.alibi = main.alibi, c.bias = main.bias;
     c.boolean_mask = main.boolean_mask, c.dropout = main.dropout;
   }
   return c;
 }
 
-// The repair (bwd_repair.cuh): a warp takes one row after another of dq, or of dk and dv. Few blocks: nearly
-// always there is nothing to repair, and what remains is the cost of a launch.
-inline constexpr int kRepairThreads = 256;
+// A launch of its own where no convert kernel comes last: a warp takes one row after another. Few blocks:
+// nearly always there is nothing to repair, and what remains is the cost of a launch.
+inline constexpr int kRepairThreads = 256, kRepairRows = kRepairThreads / 32;
 inline constexpr u64 kRepairBlocks = 64;
 
 constexpr u64 backward_repair_blocks(i64 B, i64 H, i64 Hk, i64 Sq, i64 Sk) {

@@ -1,11 +1,11 @@
 // Exactness where a NaN or infinity meets a mask in the backward, after all of its other kernels. The
 // products multiply a hidden pair's row by a dS or P of 0, and 0 x NaN is NaN: a row of q or dO that the mask
-// hides from a key of its tile spoils that key's dK and dV, a hidden row of k the query's dQ. Where a block
-// has found a NaN in a gradient (p.spoiled), warps look at every row of dq, dk and dv; elements that are NaN
-// are computed again, pair by visible pair:
+// hides from a key of its tile spoils that key's dK and dV, a hidden row of k the query's dQ. Elements that
+// are NaN are computed again, pair by visible pair, a warp a row:
 //   dQ_i = sum_j dS_ij K_j     dK_j = sum_i dS_ij Q_i     dV_j = sum_i P_ij dO_i
-// A NaN that a visible pair brings comes back, and ends the sum. Slow where values hold NaN, one look at one
-// word where they do not. Any head dim: one compiled kernel serves all.
+// A NaN that a visible pair brings comes back, and ends the sum. Slow, and in nobody's way: the kernel that
+// converts dQ does it at its end (common/bwd_convert.cuh) when its block has stored a NaN or the word
+// p.spoiled says that dK or dV hold one; where no such kernel comes last, backward_repair reads the word.
 #pragma once
 
 #include "../tile/element.h"
@@ -19,145 +19,157 @@ enum class Gradient { dq, dk, dv };
 
 TILEWISE_INLINE bool is_nan(float x) { return x != x; }
 
+// Query i and key j of query head h in sequence b, and their rows. Everything is looked up anew for each
+// pair, which costs some loads from a cache: the converting kernel has few registers.
 template <Config C>
-struct RowGradient {
+struct Pair {
   static constexpr Element E = C.element;
 
-  // One head of one sequence in a tensor.
-  struct Matrix {
-    const void* data;
-    i64 start, row, column;
+  struct Row {
+    void* data;
+    i64 start, step;
     i32 columns;
-    TILEWISE_INLINE float get(i32 r, i32 c) const {
-      return tile::load_float<E>(data, start + r * row + c * column);
-    }
-    TILEWISE_INLINE void set(i32 r, i32 c, float x) const {
-      tile::store_float<E>(const_cast<void*>(data), start + r * row + c * column, x);
-    }
+    TILEWISE_INLINE float get(i32 c) const { return tile::load_float<E>(data, start + c * step); }
+    TILEWISE_INLINE void set(i32 c, float x) const { tile::store_float<E>(data, start + c * step, x); }
   };
 
   const AttentionParams& p;
-  const SequenceView& seq;
-  Scores<C> scores;
-  i32 lane;
+  SequenceView seq;
+  i32 h, i, j;
 
-  TILEWISE_INLINE RowGradient(const AttentionParams& params, const SequenceView& sequence)
-      : p(params),
-        seq(sequence),
-        scores(params, band_of(params, sequence), sequence.b),
-        lane(i32(ptx::thread_index() % 32)) {}
+  TILEWISE_INLINE Pair(const AttentionParams& params, i32 b, i32 head, i32 query, i32 key)
+      : p(params), seq(find_sequence<C.varlen>(params, b)), h(head), i(query), j(key) {}
 
-  TILEWISE_INLINE Matrix matrix(const void* data, const Strides& s, i64 first, i32 h, i32 columns) const {
-    return {data, seq.b * s.b + first * s.s + h * s.h, s.s, s.d, columns};
+  TILEWISE_INLINE Row row(const void* data, const Strides& s, i64 at, i32 head, i32 columns) const {
+    return {const_cast<void*>(data), seq.b * s.b + at * s.s + head * s.h, s.d, columns};
   }
+  TILEWISE_INLINE Row of_query(const void* data, const Strides& s, i32 columns) const {
+    return row(data, s, seq.q_row + i, h, columns);
+  }
+  TILEWISE_INLINE Row of_key(const void* data, const Strides& s, i32 columns) const {
+    return row(data, s, seq.k_row + j, h / p.group, columns);
+  }
+  TILEWISE_INLINE Row q() const { return of_query(p.q, p.q_stride, p.D); }
+  TILEWISE_INLINE Row dout() const { return of_query(p.dout, p.dout_stride, p.Dv); }
+  TILEWISE_INLINE Row k() const { return of_key(p.k, p.k_stride, p.D); }
+  TILEWISE_INLINE Row v() const { return of_key(p.v, p.v_stride, p.Dv); }
 
-  TILEWISE_INLINE float dot(const Matrix& a, i32 i, const Matrix& b, i32 j) const {
+  static TILEWISE_INLINE float dot(const Row& a, const Row& b) {
     float sum = 0.0f;
 #pragma unroll 1
-    for (i32 c = lane; c < a.columns; c += 32) sum = ptx::fma(a.get(i, c), b.get(j, c), sum);
+    for (i32 c = i32(ptx::thread_index() % 32); c < a.columns; c += 32)
+      sum = ptx::fma(a.get(c), b.get(c), sum);
 #pragma unroll
     for (int mask = 16; mask > 0; mask /= 2) sum += ptx::shfl_xor(sum, mask);
     return sum;
   }
 
   // What the pair's row is multiplied by, P_ij or scale dS_ij. False: the pair takes no part.
-  template <Gradient kOf>
-  TILEWISE_INLINE bool weight(i32 h, i32 i, i32 j, float& w) const {
+  TILEWISE_INLINE bool weight(Gradient of, float& w) const {
+    Scores<C> scores(p, band_of(p, seq), seq.b);
+    scores.select_head(h);
     if (!scores.unhidden(i, j)) return false;
-    const i32 hk = h / p.group;
-    const Matrix q = matrix(p.q, p.q_stride, seq.q_row, h, p.D),
-                 k = matrix(p.k, p.k_stride, seq.k_row, hk, p.D);
     float slope;
-    const float qk = dot(q, i, k, j);
+    const float qk = dot(q(), k());
     const i64 at =
         h * workspace_rows(p) + workspace_row(p.cu_seqlens_q != nullptr, seq.b, p.Sq, seq.q_row) + i;
     const float lse = ptx::load_global(p.lse_log2 + at);
     if (scores.value(qk, i, j, slope) == -__builtin_bit_cast(float, 0x7F800000u) && lse == lse) return false;
-    const float probability = scores.probability(qk, i, j, lse, slope);
+    w = scores.probability(qk, i, j, lse, slope);
     float keep = 1.0f;
     if constexpr (C.dropout)
       keep = dropout_bits(scores.key, u32(seq.b), u32(h), u32(i), u32(j)) >= p.dropout_threshold ? p.inv_keep
                                                                                                  : 0.0f;
-    if constexpr (kOf == Gradient::dv) {
-      w = probability * keep;
-    } else {
-      const Matrix dout = matrix(p.dout, p.dout_stride, seq.q_row, h, p.Dv),
-                   v = matrix(p.v, p.v_stride, seq.k_row, hk, p.Dv);
-      w = probability * (dot(dout, i, v, j) * keep - ptx::load_global(p.delta + at)) * slope * p.scale;
-    }
+    if (of == Gradient::dv)
+      w *= keep;
+    else
+      w *= (dot(dout(), v()) * keep - ptx::load_global(p.delta + at)) * slope * p.scale;
     return true;
   }
+};
 
-  // All lanes: row `row` of head `head` of the gradient.
-  template <Gradient kOf>
-  TILEWISE_INLINE void repair(i32 head, i32 row) {
-    constexpr int kColumns = 8;  // of a lane at a time: lane, lane + 32, ...
-    const Matrix to = kOf == Gradient::dq   ? matrix(p.dq, p.dq_stride, seq.q_row, head, p.D)
-                      : kOf == Gradient::dk ? matrix(p.dk, p.dk_stride, seq.k_row, head, p.D)
-                                            : matrix(p.dv, p.dv_stride, seq.k_row, head, p.Dv);
+// All lanes: row `at` of head `head` of a gradient.
+template <Config C>
+TILEWISE_INLINE void repair_row(const AttentionParams& p, Gradient of, i32 b, i32 head, i32 at) {
+  constexpr int kColumns = 4;  // of a lane at a time: lane, lane + 32, ...
+  const bool of_query = of == Gradient::dq;
+  const i32 columns = of == Gradient::dv ? p.Dv : p.D, lane = i32(ptx::thread_index() % 32);
+  const i32 heads = of_query ? 1 : p.group, head0 = head * heads;  // the query heads that add to it
+  const auto anew = [](i32 x) { return i32(ptx::opaque(u32(x))); };
+  const auto to = [&] {
+    const Pair<C> pair(p, anew(b), head0, at, at);
+    return of == Gradient::dq   ? pair.of_query(p.dq, p.dq_stride, columns)
+           : of == Gradient::dk ? pair.of_key(p.dk, p.dk_stride, columns)
+                                : pair.of_key(p.dv, p.dv_stride, columns);
+  };
 #pragma unroll 1
-    for (i32 first = lane; first - lane < to.columns; first += 32 * kColumns) {
-      u32 wrong = 0;
-#pragma unroll
-      for (int x = 0; x < kColumns; ++x)
-        if (const i32 at = first + 32 * x; at < to.columns && is_nan(to.get(row, at))) wrong |= 1u << x;
-      if (!ptx::vote_any(wrong != 0)) continue;
-      const Range<i32> band = kOf == Gradient::dq ? scores.keys(row)
-                              : C.masked          ? scores.band.queries_any(row, row + 1)
-                                                  : Range<i32>{0, seq.sq};
-      const i64 pairs = i64{band.size()} * (kOf == Gradient::dq ? 1 : p.group);
-      float sum[kColumns] = {};
-      bool open = true;  // does one of the sums not hold a NaN yet?
+  for (i32 first = lane; first - lane < columns; first += 32 * kColumns) {
+    u32 wrong = 0;
+    const auto before = to();
 #pragma unroll 1
-      for (i64 n = 0; n < pairs && ptx::vote_any(open); ++n) {
-        const i32 other = band.begin + i32(n % band.size());
-        const i32 h = kOf == Gradient::dq ? head : head * p.group + i32(n / band.size());
-        const i32 i = kOf == Gradient::dq ? row : other, j = kOf == Gradient::dq ? other : row;
-        scores.select_head(h);
+    for (int x = 0; x < kColumns; ++x)
+      if (const i32 c = first + 32 * x; c < columns && is_nan(before.get(c))) wrong |= 1u << x;
+    if (!ptx::vote_any(wrong != 0)) continue;
+    float sum[kColumns] = {};
+    bool open = true;  // does one of the sums not hold a NaN yet?
+    const Band<i32> band = band_of(p, find_sequence<C.varlen>(p, b));
+    const Range<i32> all{0, of_query ? band.sk : band.sq}, others = !C.masked  ? all
+                                                                    : of_query ? band.row(at)
+                                                                               : band.queries_any(at, at + 1);
+#pragma unroll 1
+    for (i32 n = 0; n < heads; ++n) {
+#pragma unroll 1
+      for (i32 other = others.begin; other < others.end && ptx::vote_any(open); ++other) {
+        const Pair<C> pair(p, anew(b), anew(head0 + n), of_query ? at : other, of_query ? other : at);
         float w;
-        if (!weight<kOf>(h, i, j, w)) continue;
-        const Matrix from = kOf == Gradient::dq   ? matrix(p.k, p.k_stride, seq.k_row, h / p.group, p.D)
-                            : kOf == Gradient::dk ? matrix(p.q, p.q_stride, seq.q_row, h, p.D)
-                                                  : matrix(p.dout, p.dout_stride, seq.q_row, h, p.Dv);
+        if (!pair.weight(of, w)) continue;
+        const auto from = of == Gradient::dq ? pair.k() : of == Gradient::dk ? pair.q() : pair.dout();
         open = false;
 #pragma unroll
         for (int x = 0; x < kColumns; ++x) {
           if (!(wrong >> x & 1)) continue;
-          sum[x] = ptx::fma(w, from.get(other, first + 32 * x), sum[x]);
+          sum[x] = ptx::fma(w, from.get(first + 32 * x), sum[x]);
           open |= sum[x] == sum[x];
         }
       }
+    }
+    const auto after = to();
 #pragma unroll
-      for (int x = 0; x < kColumns; ++x)
-        if (wrong >> x & 1) to.set(row, first + 32 * x, sum[x]);
+    for (int x = 0; x < kColumns; ++x)
+      if (wrong >> x & 1) after.set(first + 32 * x, sum[x]);
+  }
+}
+
+// The share of this block, one of `blocks`, of the gradients `from` to `to`: every blocks-th tile, of dq_rows
+// rows of dq or of kRepairRows rows of dk and dv.
+template <Config C>
+TILEWISE_INLINE void repair_gradients(const AttentionParams& p, Gradient from, Gradient to, i32 dq_rows,
+                                      u64 blocks) {
+#pragma unroll 1
+  for (int g = int(from); g <= int(to); ++g) {
+    const Gradient of = Gradient(g);
+    const bool of_query = of == Gradient::dq;
+    const i32 rows = of_query ? dq_rows : kRepairRows, length = of_query ? p.Sq : p.Sk,
+              heads = of_query ? p.H : p.Hk;
+    const u64 tiles = tile_blocks(rows, length, heads, p.B);
+#pragma unroll 1
+    for (u64 n = ptx::block_number(); n < tiles; n += blocks) {
+      const TileWork work = tile_work(n, rows, length, heads, p.B);
+      const SequenceView seq = find_sequence<C.varlen>(p, work.b);
+      const i32 end = of_query ? seq.sq : seq.sk;
+#pragma unroll 1
+      for (i32 r = i32(ptx::thread_index() / 32); r < rows && work.first + r < end; r += kRepairRows)
+        repair_row<C>(p, of, work.b, work.h, work.first + r);
     }
   }
-};
+}
 
 template <Config C>
 TILEWISE_KERNEL(kRepairThreads, 1)
 backward_repair(const TILEWISE_GRID_CONSTANT AttentionParams p) {
-  const u64 query_rows = u64(p.B) * u64(p.H) * u64(p.Sq), key_rows = u64(p.B) * u64(p.Hk) * u64(p.Sk);
-  if (p.spoiled && ptx::load_global(p.spoiled) == 0) return;
-  constexpr u64 kWarps = kRepairThreads / 32;
-  const u64 blocks = backward_repair_blocks(p.B, p.H, p.Hk, p.Sq, p.Sk);
-#pragma unroll 1
-  for (u64 n = ptx::block_number() * kWarps + ptx::thread_index() / 32; n < query_rows + key_rows;
-       n += blocks * kWarps) {
-    const bool of_query = n < query_rows;
-    const u64 row = of_query ? n : n - query_rows;
-    const u64 length = u64(of_query ? p.Sq : p.Sk), heads = u64(of_query ? p.H : p.Hk);
-    const i32 at = i32(row % length), h = i32(row / length % heads), b = i32(row / length / heads);
-    const SequenceView seq = find_sequence<C.varlen>(p, b);
-    if (at >= (of_query ? seq.sq : seq.sk)) continue;
-    RowGradient<C> gradient(p, seq);
-    if (of_query) {
-      gradient.template repair<Gradient::dq>(h, at);
-    } else {
-      gradient.template repair<Gradient::dk>(h, at);
-      gradient.template repair<Gradient::dv>(h, at);
-    }
-  }
+  if (ptx::load_global(p.spoiled) == 0) return;
+  repair_gradients<C>(p, Gradient::dq, Gradient::dv, kRepairRows,
+                      backward_repair_blocks(p.B, p.H, p.Hk, p.Sq, p.Sk));
 }
 
 }  // namespace tilewise::mma

@@ -50,7 +50,9 @@ constexpr PhiloxWords dropout_words(DropoutKey key, u32 b, u32 h, u32 i, u32 j) 
 }
 
 constexpr u32 dropout_bits(DropoutKey key, u32 b, u32 h, u32 i, u32 j) {
-  return dropout_words(key, b, h, i, j).w[dropout_word(i, j)];
+  const PhiloxWords x = dropout_words(key, b, h, i, j);
+  const u32 n = dropout_word(i, j), low = n & 1 ? x.w[1] : x.w[0], high = n & 1 ? x.w[3] : x.w[2];
+  return n & 2 ? high : low;  // no array with an index, which would lie in memory
 }
 
 // An element is kept when its bits are at least this: p * 2^32, rounded.

@@ -134,7 +134,7 @@ std::string plan_mma(const Problem& p, const CudaMachine& m, CudaChoice& choice)
     choice.kernels.push_back(dq);
   else
     around(Kernel::backward_convert);
-  if (c.masked || c.boolean_mask) around(Kernel::backward_repair);
+  if (c.deterministic && mma::repairs(c)) around(Kernel::backward_repair);
   if (own_dbias) choice.kernels.push_back(wide_config(c, Kernel::wide_dbias));
   if (p.dbias) around(Kernel::backward_dbias);
   return "";
@@ -159,7 +159,7 @@ std::string plan_wide(const Problem& p, const CudaMachine& m, CudaChoice& choice
   choice.kernels.push_back(wide_config(c, Kernel::wide_dkv));
   c.dbias = false;  // the other kernel's
   choice.kernels.push_back(wide_config(c, Kernel::wide_dq));
-  if (c.masked || c.boolean_mask) around(Kernel::backward_repair);
+  if (mma::repairs(c)) around(Kernel::backward_repair);
   if (own_dbias) choice.kernels.push_back(wide_config(c, Kernel::wide_dbias));
   if (p.dbias) around(Kernel::backward_dbias);
   return "";

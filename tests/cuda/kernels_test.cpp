@@ -67,7 +67,7 @@ bool in_sample(const Config& c, int arch) {
   const bool plain = !c.varlen && !c.softcap && !c.alibi && !c.bias && !c.boolean_mask && !c.dropout &&
                      (!c.deterministic || baseline) && !c.dbias;
   const bool no_mask = c.kernel == Kernel::backward_prepare || c.kernel == Kernel::backward_convert;
-  const bool masked = c.masked || no_mask || baseline;  // those never look at one
+  const bool masked = c.masked || no_mask || baseline;  // those need not look at one
   const bool usual = plain && masked && c.d == 128 && c.element == Element::bf16;
   if (arch == 80 || arch == 90)
     return usual || c.family == Family::common || c.kernel == Kernel::product_rate ||

@@ -36,10 +36,13 @@ void run_fa2(const AttentionParams& p, emulator::Order order) {
     if (const u64 n = mma::backward_dq_blocks(kDq, p.B, p.H, p.Sq))
       emulator::launch(shape(n, mma::backward_dq_threads(kDq), mma::backward_dq_smem_bytes(kDq), order),
                        [&] { mma::backward_dq<kDq>(p); });
-  } else if (const u64 n = common::bwd_convert_blocks(C, p.B, p.H, p.Sq))
-    emulator::launch(shape(n, common::kConvertThreads, common::bwd_convert_smem_bytes(C), order),
-                     [&] { common::bwd_convert<C>(p); });
-  if constexpr (C.masked || C.boolean_mask) {
+  } else {
+    constexpr Config kConvert = mma::around_backward(Kernel::backward_convert, C);
+    if (const u64 n = common::bwd_convert_blocks(kConvert, p.B, p.H, p.Sq))
+      emulator::launch(shape(n, common::kConvertThreads, common::bwd_convert_smem_bytes(kConvert), order),
+                       [&] { common::bwd_convert<kConvert>(p); });
+  }
+  if constexpr (C.deterministic && mma::repairs(C)) {
     constexpr Config kRepair = mma::around_backward(Kernel::backward_repair, C);
     if (const u64 n = mma::backward_repair_blocks(p.B, p.H, p.Hk, p.Sq, p.Sk))
       emulator::launch(shape(n, mma::kRepairThreads, 0, order), [&] { mma::backward_repair<kRepair>(p); });

@@ -136,7 +136,7 @@ MmaWorkspace mma_workspace(const Problem& p, const std::vector<Config>& kernels)
                                     [](const Config& c) { return c.kernel == Kernel::backward_convert; });
   w.dq_accum = take(convert == kernels.end() ? 0 : dq_accum_bytes(p.H, rows, convert->d));
   w.dbias_accum = take(dbias_elements(p) * dbias_parts(p, kernels) * 4);
-  w.spoiled = take(among(kernels, Kernel::backward_repair) ? 4 : 0);
+  w.spoiled = take(std::any_of(kernels.begin(), kernels.end(), mma::repairs) ? 4 : 0);
   return w;
 }
 
