@@ -52,7 +52,7 @@ TILEWISE_INLINE void round_tile(const AttentionParams& p, const TileWork& work, 
   ptx::sync_threads();
 }
 
-// From there to the caller's tensor. True: this thread has stored a NaN.
+// From there to the caller's tensor. True: this thread has stored a NaN or an infinity.
 template <Config C>
 TILEWISE_INLINE bool store_tile(const AttentionParams& p, const TileWork& work, const SequenceView& seq) {
   const tile::Rows dq =

@@ -6,12 +6,21 @@
 
 namespace tilewise::common {
 
-inline constexpr int kPrepareThreads = 256, kPrepareRows = 64;
+inline constexpr int kPrepareThreads = 256;
 inline constexpr int kConvertThreads = 256;
 inline constexpr int kSinkThreads = 256, kSinkSmemBytes = kSinkThreads / 32 * 4;
 
 // Blocks of so many rows of a sequence, heads, sequences: one grid dimension.
-constexpr u64 bwd_prepare_blocks(i64 B, i64 H, i64 Sq) { return tile_blocks(kPrepareRows, Sq, H, B); }
+constexpr int bwd_prepare_rows(const Config& c) {
+  return c.element != Element::fp32 && c.dv <= 64 ? 128 : 64;
+}
+// Thread blocks of a multiprocessor that registers must allow: memory is what it waits for.
+constexpr int bwd_prepare_residents(const Config& c) {
+  return c.element != Element::fp32 && c.dv <= 128 && !c.deterministic ? 4 : 1;
+}
+constexpr u64 bwd_prepare_blocks(const Config& c, i64 B, i64 H, i64 Sq) {
+  return tile_blocks(bwd_prepare_rows(c), Sq, H, B);
+}
 constexpr int bwd_convert_rows(const Config& c) { return c.d <= 64 ? 128 : c.d <= 128 ? 64 : 32; }
 constexpr u64 bwd_convert_blocks(const Config& c, i64 B, i64 H, i64 Sq) {
   return tile_blocks(bwd_convert_rows(c), Sq, H, B);

@@ -3,8 +3,8 @@
 //   delta = sum_c dO * O - dlse      (so that dS = P (dP - delta) carries the gradient of lse too)
 //   lse_log2 = lse * log2 e          (+inf for rows that see nothing and for padding rows: their P is then
 //   exactly 0; fp32: lse as it is, see bwd_scores.cuh)
-// and zeros in the fp32 accumulator of dQ, and in the word that asks for bwd_repair.cuh. A thread block
-// takes kPrepareRows workspace rows of one head (backward_layout.h); kLanes neighbouring lanes share a row,
+// and zeros in the fp32 accumulator of dQ, and in the word that asks for bwd_repair.cuh. A thread block takes
+// bwd_prepare_rows() workspace rows of one head (backward_layout.h); kLanes neighbouring lanes share a row,
 // each 8 columns at a time. reduce_sink: dsink[h] = -sum over rows of exp(sink - lse) * delta, one thread
 // block a head, always in the same order.
 #pragma once
@@ -28,35 +28,35 @@ TILEWISE_INLINE float add_product(float sum, float o, float g) {
 }
 
 template <Config C>
-TILEWISE_KERNEL(kPrepareThreads, 1)
+TILEWISE_KERNEL(kPrepareThreads, bwd_prepare_residents(C))
 bwd_prepare(const TILEWISE_GRID_CONSTANT AttentionParams p) {
+  constexpr int kRows = bwd_prepare_rows(C);
   constexpr int kLanes = C.dv <= 32 ? 4 : C.dv <= 64 ? 8 : C.dv <= 128 ? 16 : 32;
   constexpr float kInfinity = __builtin_bit_cast(float, 0x7F800000u);
   const int thread = int(ptx::thread_index());
   if (p.spoiled && ptx::block_number() == 0 && thread == 0) ptx::store_global(p.spoiled, 0u);
-  const TileWork work = tile_work(ptx::block_number(), kPrepareRows, p.Sq, p.H, p.B);
+  const TileWork work = tile_work(ptx::block_number(), kRows, p.Sq, p.H, p.B);
   if (work.none) return;
   const i32 first = work.first, h = work.h, b = work.b;
   const SequenceView seq = find_sequence<C.varlen>(p, b);
   if (first >= seq.sq) return;
 
   const i64 rows = workspace_rows(p), row0 = workspace_row(p.cu_seqlens_q != nullptr, b, p.Sq, seq.q_row);
-  const i32 padded = i32(round_up(seq.sq, kRowGroup)),
-            end = first + kPrepareRows < padded ? first + kPrepareRows : padded;
+  const i32 padded = i32(round_up(seq.sq, kRowGroup)), end = first + kRows < padded ? first + kRows : padded;
 
   const i64 out0 = b * p.out_stride.b + seq.q_row * p.out_stride.s + h * p.out_stride.h;
   const i64 dout0 = b * p.dout_stride.b + seq.q_row * p.dout_stride.s + h * p.dout_stride.h;
   const int part = thread % kLanes;
-  if constexpr (!C.deterministic) {
+  auto clear_accumulator = [&] {
+    if constexpr (C.deterministic) return;
     constexpr int kRowPieces = C.d * 4 / 16;  // 16-byte pieces of an accumulator row
     ptx::Vec4* accum = reinterpret_cast<ptx::Vec4*>(
         p.dq_accum + dq_accum_piece(h, rows, (row0 + first) / kRowGroup, 0, C.d));
     for (int piece = thread; piece < (end - first) * kRowPieces; piece += kPrepareThreads)
       ptx::store_global(accum + piece, ptx::Vec4{});
-  }
+  };
 
-  constexpr int kSteps = kPrepareRows * kLanes / kPrepareThreads,
-                kColumns = (C.dv + kLanes * 8 - 1) / (kLanes * 8);
+  constexpr int kSteps = kRows * kLanes / kPrepareThreads, kColumns = (C.dv + kLanes * 8 - 1) / (kLanes * 8);
   const auto row = [&](int n) { return first + n * (kPrepareThreads / kLanes) + thread / kLanes; };
   float sum[kSteps] = {};
   if (p.Dv % 8 == 0 && tile::rows_aligned<C.element>(p.out, p.out_stride) &&
@@ -73,12 +73,14 @@ bwd_prepare(const TILEWISE_GRID_CONSTANT AttentionParams p) {
             o[n].load(p.out, out0 + row(n) * p.out_stride.s + c);
             g[n].load(p.dout, dout0 + row(n) * p.dout_stride.s + c);
           }
+        if (base == 0 && x == 0) clear_accumulator();
 #pragma unroll
         for (int n = 0; n < kSteps; ++n)
 #pragma unroll
           for (int e = 0; e < 8; ++e) sum[n] = add_product(sum[n], o[n].get(e), g[n].get(e));
       }
   } else {
+    clear_accumulator();
 #pragma unroll
     for (int n = 0; n < kSteps; ++n)
       if (row(n) < seq.sq)

@@ -23,6 +23,20 @@ TILEWISE_INSTRUCTION u32 cvt_f16x2(float low, float high) TILEWISE_PTX({
   return pair;
 });
 
+// fma.rn.bf16x2
+TILEWISE_INSTRUCTION u32 fma_bf16x2(u32 x, u32 y, u32 z) TILEWISE_PTX({
+  u32 pair;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(pair) : "r"(x), "r"(y), "r"(z));
+  return pair;
+});
+
+// fma.rn.f16x2
+TILEWISE_INSTRUCTION u32 fma_f16x2(u32 x, u32 y, u32 z) TILEWISE_PTX({
+  u32 pair;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(pair) : "r"(x), "r"(y), "r"(z));
+  return pair;
+});
+
 // cvt.f32.f16 of the low half
 TILEWISE_INSTRUCTION float cvt_f32_f16(u32 half) TILEWISE_PTX({
   float x;

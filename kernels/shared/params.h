@@ -66,7 +66,7 @@ struct AttentionParams {
   float* dsink;
   i64 dsink_h;
   float *dq_accum, *delta, *lse_log2;  // workspace; lse_log2: natural for fp32
-  u32* spoiled;                        // workspace: not 0 when a kernel has found a NaN in its gradient
+  u32* spoiled;  // workspace: not 0 when a kernel has stored a NaN or infinity in dk or dv
 };
 
 }  // namespace tilewise

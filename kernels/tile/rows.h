@@ -4,6 +4,7 @@
 #pragma once
 
 #include "../ptx/cp_async.h"
+#include "../ptx/math.h"
 #include "operand.h"
 
 namespace tilewise::tile {
@@ -87,19 +88,26 @@ TILEWISE_INLINE void clear_rows(SmemTile<E, kRows, kCols> tile, i32 end, int thr
       ptx::st_shared_v4(tile.chunk(index / Tile::kChunks, index % Tile::kChunks), ptx::Vec4{});
 }
 
-// Is one of the elements in a word of shared memory a NaN?
+// Has one of the elements in the words that were shown to it been a NaN or an infinity? Their multiple of 0
+// is a NaN, and so is every sum from there on: an instruction a word.
 template <Element E>
-TILEWISE_INLINE bool word_is_nan(u32 x) {
-  if constexpr (E == Element::fp32) return (x & 0x7FFFFFFFu) > 0x7F800000u;
-  constexpr u32 kInfinity = E == Element::bf16 ? 0x7F80u : 0x7C00u;
-  return (x & 0x7FFFu) > kInfinity || (x >> 16 & 0x7FFFu) > kInfinity;
-}
+struct Spoiled {
+  u32 sum = 0;
+  TILEWISE_INLINE void look_at(u32 word) {
+    if constexpr (E == Element::fp32)
+      sum = ptx::bits_of(ptx::fma(ptx::float_of(word), 0.f, ptx::float_of(sum)));
+    else
+      sum = E == Element::bf16 ? ptx::fma_bf16x2(word, 0, sum) : ptx::fma_f16x2(word, 0, sum);
+  }
+  TILEWISE_INLINE bool found() const { return (sum & (E == Element::fp32 ? 0x7FFFFFFFu : 0x7FFF7FFFu)) != 0; }
+};
 
-// The same way back. True: this thread stored a NaN; where nobody looks, the test is not there.
+// The same way back. True: this thread stored a NaN or an infinity; where nobody looks, the test is not
+// there.
 template <int kThreads, Element E, int kRows, int kCols>
 TILEWISE_INLINE bool store_rows(const Rows& to, SmemTile<E, kRows, kCols> from, i32 first, i32 end,
                                 int thread) {
-  bool nan = false;
+  Spoiled<E> spoiled;
   using Tile = SmemTile<E, kRows, kCols>;
   constexpr int kPerChunk = 16 / Tile::kElement, kTotal = kRows * Tile::kChunks;
   if (to.direct && to.columns % kPerChunk == 0) {
@@ -110,7 +118,7 @@ TILEWISE_INLINE bool store_rows(const Rows& to, SmemTile<E, kRows, kCols> from, 
       const ptx::Vec4 data = ptx::ld_shared_v4(from.chunk(row, c));
       ptx::store_global(reinterpret_cast<ptx::Vec4*>(to.data + (first + row) * to.stride + c * 16), data);
 #pragma unroll
-      for (int x = 0; x < 4; ++x) nan |= word_is_nan<E>(data.w[x]);
+      for (int x = 0; x < 4; ++x) spoiled.look_at(data.w[x]);
     }
   } else {
 #pragma unroll 1
@@ -123,10 +131,10 @@ TILEWISE_INLINE bool store_rows(const Rows& to, SmemTile<E, kRows, kCols> from, 
         ptx::store_global(reinterpret_cast<u32*>(at), word);
       else
         ptx::store_global(reinterpret_cast<unsigned short*>(at), (unsigned short)(word >> (col % 2 * 16)));
-      nan |= word_is_nan<E>(word);
+      spoiled.look_at(word);
     }
   }
-  return nan;
+  return spoiled.found();
 }
 
 }  // namespace tilewise::tile

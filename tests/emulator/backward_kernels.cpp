@@ -19,7 +19,7 @@ emulator::Launch shape(u64 blocks, int threads, int smem, emulator::Order order)
 
 template <Config C>
 void run_fa2(const AttentionParams& p, emulator::Order order) {
-  if (const u64 n = common::bwd_prepare_blocks(p.B, p.H, p.Sq))
+  if (const u64 n = common::bwd_prepare_blocks(C, p.B, p.H, p.Sq))
     emulator::launch(shape(n, common::kPrepareThreads, 0, order), [&] { common::bwd_prepare<C>(p); });
   if (p.dsink && p.H)
     emulator::launch(shape(u64(p.H), common::kSinkThreads, common::kSinkSmemBytes, order),

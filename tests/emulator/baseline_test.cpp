@@ -97,8 +97,9 @@ bool launch_fa1(const AttentionParams& a, const Config& c, emulator::Order order
     emulator::launch(shape(fa1_backward_blocks(a.B, a.Hk), fa1_threads(c), fa1_backward_smem_bytes(c), order),
                      [&] { fa1_backward<kBackward>(a); });
   else if (c == prepare)
-    emulator::launch(shape(common::bwd_prepare_blocks(a.B, a.H, a.Sq), common::kPrepareThreads, 0, order),
-                     [&] { common::bwd_prepare<kBackward>(a); });
+    emulator::launch(
+        shape(common::bwd_prepare_blocks(prepare, a.B, a.H, a.Sq), common::kPrepareThreads, 0, order),
+        [&] { common::bwd_prepare<kBackward>(a); });
   else
     return false;
   return true;

@@ -98,7 +98,7 @@ std::vector<KernelUse> fa1_uses(const Problem& p, const std::vector<Config>& ker
   for (const Config& c : kernels) {
     LaunchShape shape;
     if (c.kernel == Kernel::backward_prepare)
-      shape = shape_of(common::bwd_prepare_blocks(p.B, p.H, p.Sq), common::kPrepareThreads, 0);
+      shape = shape_of(common::bwd_prepare_blocks(c, p.B, p.H, p.Sq), common::kPrepareThreads, 0);
     else if (c.kernel == Kernel::forward)
       shape = shape_of(baseline::fa1_forward_blocks(p.B, p.H), baseline::fa1_threads(c),
                        baseline::fa1_forward_smem_bytes(c));

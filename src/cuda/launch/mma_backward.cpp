@@ -57,7 +57,7 @@ KernelUse use_of(const Problem& p, const Config& c) {
   const auto wide = [&](u64 blocks) { return shape(blocks, mma::kWideThreads, mma::wide_smem_bytes(c)); };
   switch (c.kernel) {
     case Kernel::backward_prepare:
-      return shape(common::bwd_prepare_blocks(p.B, p.H, p.Sq), common::kPrepareThreads, 0);
+      return shape(common::bwd_prepare_blocks(c, p.B, p.H, p.Sq), common::kPrepareThreads, 0);
     case Kernel::backward_sink:
       return shape(common::reduce_sink_blocks(p.H), common::kSinkThreads, common::kSinkSmemBytes);
     case Kernel::backward:
