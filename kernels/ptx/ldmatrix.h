@@ -40,4 +40,11 @@ TILEWISE_INSTRUCTION void ldmatrix_x4_trans(u32 (&r)[4], u32 address) TILEWISE_P
                : "r"(address));
 });
 
+// stmatrix.sync.aligned.m8n8.x4.shared.b16 (sm_90)
+TILEWISE_INSTRUCTION void stmatrix_x4(u32 address, const u32 (&r)[4]) TILEWISE_PTX({
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r[0]),
+               "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+});
+
 }  // namespace tilewise::ptx

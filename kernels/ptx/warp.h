@@ -42,6 +42,13 @@ TILEWISE_INSTRUCTION int set_bits(u32 x) TILEWISE_PTX({ return __popc(x); });
 // brev.b32, clz.b32: the lowest bit that is set
 TILEWISE_INSTRUCTION int lowest_bit(u32 x) TILEWISE_PTX({ return __ffs(int(x)) - 1; });
 
+// bmsk.clamp.b32: the lowest `count` bits, 0 to 32
+TILEWISE_INSTRUCTION u32 low_bits(int count) TILEWISE_PTX({
+  u32 mask;
+  asm("bmsk.clamp.b32 %0, 0, %1;" : "=r"(mask) : "r"(count));
+  return mask;
+});
+
 // vote.sync.any.pred
 TILEWISE_INSTRUCTION bool vote_any(bool x) TILEWISE_PTX({ return __any_sync(0xFFFFFFFFu, x) != 0; });
 

@@ -18,6 +18,7 @@ template <>
 struct Number<Element::bf16> {
   using Storage = unsigned short;
   static TILEWISE_INLINE u32 pack(float low, float high) { return ptx::cvt_bf16x2(low, high); }
+  static TILEWISE_INLINE u32 fma(u32 x, u32 y, u32 z) { return ptx::fma_bf16x2(x, y, z); }
   static TILEWISE_INLINE float low(u32 pair) { return ptx::bf16_low(pair); }
   static TILEWISE_INLINE float high(u32 pair) { return ptx::bf16_high(pair); }
   static TILEWISE_INLINE float value(Storage x) { return ptx::bf16_low(x); }
@@ -31,6 +32,7 @@ template <>
 struct Number<Element::fp16> {
   using Storage = unsigned short;
   static TILEWISE_INLINE u32 pack(float low, float high) { return ptx::cvt_f16x2(low, high); }
+  static TILEWISE_INLINE u32 fma(u32 x, u32 y, u32 z) { return ptx::fma_f16x2(x, y, z); }
   static TILEWISE_INLINE float low(u32 pair) { return ptx::cvt_f32_f16(pair); }
   static TILEWISE_INLINE float high(u32 pair) { return ptx::cvt_f32_f16(pair >> 16); }
   static TILEWISE_INLINE float value(Storage x) { return ptx::cvt_f32_f16(x); }

@@ -28,10 +28,12 @@ TILEWISE_INLINE FinishedRow finish_row(float sum, float offset, float sink) {
   // mask.
   const bool empty = sum == 0.f;
   const float sink_log2 = sink * kLog2e, top = empty || sink_log2 > offset ? sink_log2 : offset;
-  if (top == -infinity()) return {0.f, -infinity(), true};
-  const float shift = ptx::ex2(offset - top);
-  const float total = empty ? ptx::ex2(sink_log2 - top) : sum * shift + ptx::ex2(sink_log2 - top);
-  return {kPrecise ? ptx::div(shift, total) : shift * ptx::rcp(total), (top + ptx::lg2(total)) * kLn2, empty};
+  const bool nothing = top == -infinity();
+  const float reference = nothing ? 0.f : top;
+  const float shift = ptx::ex2(offset - reference), rest = ptx::ex2(sink_log2 - reference);
+  const float total = empty ? rest : ptx::fma(sum, shift, rest);
+  const float factor = kPrecise ? ptx::div(shift, total) : shift * ptx::rcp(total);
+  return {nothing ? 0.f : factor, nothing ? -infinity() : (top + ptx::lg2(total)) * kLn2, empty};
 }
 
 template <int tiles>

@@ -17,6 +17,7 @@
 #include "../ptx/wgmma.h"
 #include "../tile/repair.h"
 #include "softmax.h"
+#include "store.h"
 #include "work.h"
 
 namespace tilewise::wgmma {
@@ -26,6 +27,7 @@ struct SmemPlan {
   alignas(1024) unsigned short q[groups(C)][column_boxes(C.d)][kGroupRows][kSwizzleCols];
   alignas(1024) unsigned short k[C.stages][column_boxes(C.d)][C.Bc][kSwizzleCols];
   alignas(1024) unsigned short v[C.stages][column_boxes(C.dv)][C.Bc][kSwizzleCols];
+  alignas(1024) StageBox out[C.warps][stage_boxes(C)];
   u64 q_full[groups(C)], q_empty[groups(C)];
   u64 k_full[C.stages], k_empty[C.stages];
   u64 v_full[C.stages], v_empty[C.stages];
@@ -130,16 +132,27 @@ TILEWISE_INLINE void load_blocks(SmemPlan<C>& smem, Buffers& buffers, u64* full,
 // ---- The other warpgroups: S = Q K^T, online softmax, O += P V ----
 
 // S = -inf outside each row's range of keys: rows h = 0, 1 are the lane's two, `key` is the key of s[0][0].
+// Of 8 keys in a row the lane has two: bit 2 t + e of `visible` is s[t][2 h + e].
 template <int n>
 TILEWISE_INLINE void mask_rows(float (&s)[n][4], const Range<i32> (&row)[2], i32 key) {
+  constexpr int kWord = n < 16 ? n : 16;  // tiles whose bits fit a word
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const i32 begin = row[h].begin - key, end = row[h].end - key;
+    // The lane's keys below key + x, of one word.
+    auto below = [](i32 x) {
+      x = x < 0 ? 0 : x > 8 * kWord ? 8 * kWord : x;
+      return ptx::low_bits(2 * (x / 8) + (x % 8 < 2 ? x % 8 : 2));
+    };
 #pragma unroll
-    for (int t = 0; t < n; ++t)
+    for (int first = 0; first < n; first += kWord) {
+      const i32 origin = key + 8 * first;
+      const u32 visible = below(row[h].end - origin) & ~below(row[h].begin - origin);
 #pragma unroll
-      for (int e = 0; e < 2; ++e)
-        if (8 * t + e < begin || 8 * t + e >= end) s[t][2 * h + e] = -infinity();
+      for (int t = 0; t < kWord && first + t < n; ++t)
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          if (!(visible >> (2 * t + e) & 1)) s[first + t][2 * h + e] = -infinity();
+    }
   }
 }
 
@@ -213,6 +226,7 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
   };
   if (!take_tile(0)) return;
   i32 j, open_end, open_begin;  // this block; blocks [open_begin, open_end) need no mask
+  i32 beyond;                   // rows of V in the tile's last block that no row sees, until they are cleared
   bool first_block;             // O starts with this P V
   i32 row;                      // the lane's first (packed) row
   // Made where they are used: what they hold would cost registers throughout.
@@ -233,7 +247,8 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
     const WorkTile tile = read_tile(slot(n));
     j = last_block(tile);
     first_block = true;
-    stats = RowStats{};
+    const i32 keys = tile.key_end - tile.key_begin;
+    beyond = ptx::uniform(tile.blocks(C.Bc) * C.Bc - (keys < 0 ? 0 : keys));
     const i32 row0 = tile.row0 + group * kGroupRows, last = tile.sq - 1;
     row = tile.row0 + warp_row + lane / 4;
     Range<i32> open{0, tile.sk};
@@ -361,14 +376,10 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
       for (int x = 0; x < 4; ++x) s_frag[t][x] = again[t][x];
   };
 
-  // The last block's rows of V that no row of the tile sees, in whatever they are: their P is 0, and 0 x NaN
-  // is NaN.
-  auto clear_tail = [&](i32 block) {
+  // The tile's last block has come: whatever lies in its rows beyond, their P is 0, and 0 x NaN is NaN.
+  auto clear_tail = [&] {
     constexpr int kThreads = 128 * groups(C), kChunks = kSwizzleCols / 8;
-    const WorkTile tile = own_tile();
-    const i32 keys = tile.key_end - tile.key_begin, blocks = ptx::uniform(tile.blocks(C.Bc));
-    const i32 beyond = ptx::uniform(blocks * C.Bc - (keys < 0 ? 0 : keys));
-    if (block != blocks - 1 || beyond == 0) return;
+    if (beyond == 0) return;
 #pragma unroll 1
     for (int box = 0; box < column_boxes(C.dv); ++box)
 #pragma unroll 1
@@ -378,6 +389,7 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
             {});
     ptx::fence_proxy_async();
     ptx::bar_sync(1, kThreads);
+    beyond = 0;
   };
   // (2) O_i += P_ij V_j   [64, dv]
   auto issue_output = [&] {
@@ -444,7 +456,7 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
     if constexpr (!kPasses) return;
     for (i32 x = ptx::uniform(own_tile().blocks(C.Bc) - 1); x > j; --x) {
       ptx::mbarrier_wait(smem.v_full[ring_v.stage], ring_v.phase);
-      clear_tail(x);
+      clear_tail();
       release_output();
     }
     ptx::sync_warp();
@@ -454,10 +466,10 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
     ptx::pin(s_frag);
     release_scores();
     scores_of_block();
-    stats.update(s_frag, multiplier);
+    stats.begin(s_frag, multiplier);
     pack_p();
     ptx::mbarrier_wait(smem.v_full[ring_v.stage], ring_v.phase);
-    clear_tail(j);
+    clear_tail();
   };
   auto step = [&] {
     turn_begin();
@@ -486,46 +498,7 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
   // (6) O_i / l_i and L_i = m_i + log l_i to global memory
   bool suspect = false;  // some row is not finite though its LSE is
   auto store = [&] {
-    const WorkTile tile = own_tile();
-    const i32 b = p.cu_seqlens_q ? 0 : tile.b;
-    const bool odd = lane & 1;
-    const i32 first_column = 2 * (quad & 2) + 8 * (quad & 1);  // of the lane's four in 16
-    FinishedRow l[2];
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const i32 packed_row = tile.row0 + warp_row + lane / 4 + 8 * h;
-      const i32 head = (tile.head << pack) | (packed_row & ((1 << pack) - 1));
-      l[h] = stats.finish(h, p.sink ? ptx::load_global(p.sink + i64{head} * p.sink_h) : -infinity());
-    }
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const i32 packed_row = tile.row0 + warp_row + lane / 4 + 8 * h, i = packed_row >> pack;
-      const i32 head = (tile.head << pack) | (packed_row & ((1 << pack) - 1));
-      const bool exists = i < tile.sq;
-      if (p.lse && exists && quad == 0)
-        ptx::store_global(p.lse + b * p.lse_b + head * p.lse_h + i64{tile.q_row + i} * p.lse_s, l[h].lse);
-      unsigned short* out = static_cast<unsigned short*>(p.out) + b * p.out_stride.b +
-                            i64{tile.q_row + i} * p.out_stride.s + head * p.out_stride.h + first_column;
-      const float factor = C.dropout ? l[h].factor * p.inv_keep : l[h].factor;
-      const i32 columns = exists ? p.Dv - first_column : 0;
-      float total = 0;  // not finite if some element is not
-#pragma unroll
-      for (int t = 0; t < kOutTiles; t += 2) {
-        u32 pair[2];
-#pragma unroll
-        for (int x = 0; x < 2; ++x) {
-          const float* o = o_acc[t + x] + 2 * h;
-          pair[x] = l[h].empty ? 0 : N::pack(o[0] * factor, o[1] * factor);
-          if constexpr (kCanHide) total += o[0] + o[1];
-        }
-        // Neighbours trade pairs, so that a lane holds four columns in a row and a quad 16.
-        const u32 got = ptx::shfl_xor(odd ? pair[0] : pair[1], 1);
-        const u64 four = odd ? got | u64{pair[1]} << 32 : pair[0] | u64{got} << 32;
-        if (8 * t < columns) ptx::store_global(reinterpret_cast<u64*>(out + 8 * t), four);
-      }
-      if constexpr (kCanHide) suspect |= exists && !is_finite(total) && is_finite(l[h].lse);
-    }
-    ptx::sync_warp();  // together again, and known to be
+    suspect |= store_output<C>(o_acc, stats, own_tile(), warp_row, smem.out[4 * group + warp], p, launch);
   };
 
   if (kTurns && group == 1) ptx::bar_arrive(2, 256);
@@ -559,6 +532,8 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
   turn_end();
   output_done();
   store();
+  if (ptx::elect_one()) ptx::tma_store_wait();
+  ptx::sync_warp();
   if (kCanHide && ptx::vote_any(suspect)) repair_tiles(smem, p, launch, n + 1, warp_row);
 }
 
@@ -569,6 +544,7 @@ forward(TILEWISE_GRID_CONSTANT const AttentionParams p, TILEWISE_GRID_CONSTANT c
   SmemPlan<C>& smem = *reinterpret_cast<SmemPlan<C>*>(ptx::dynamic_shared());
   const int warp = int(ptx::shfl_idx(ptx::thread_index() / 32, 0));
   if (ptx::thread_index() == 0) {
+    for (const TensorMap* map : {&launch.q, &launch.k, &launch.v, &launch.out}) ptx::prefetch_map(*map);
     for (int w = 0; w < groups(C); ++w)
       ptx::mbarrier_init(smem.q_full[w], 1), ptx::mbarrier_init(smem.q_empty[w], 4);
     for (int s = 0; s < C.stages; ++s) {

@@ -9,15 +9,17 @@
 
 namespace tilewise::wgmma {
 
-inline constexpr int kGroupRows = 64;    // query rows of a warpgroup
-inline constexpr int kMaxTiles = 256;    // that one thread block works on
-inline constexpr int kSwizzleCols = 64;  // 16-bit columns of a 128-byte swizzled box
+inline constexpr int kGroupRows = 64;         // query rows of a warpgroup
+inline constexpr int kMaxTiles = 256;         // that one thread block works on
+inline constexpr int kWarpRows = 16;          // of them, of a warp
+inline constexpr int kSmemBytes = 227 << 10;  // of a thread block
+inline constexpr int kSwizzleCols = 64;       // 16-bit columns of a 128-byte swizzled box
 
 // The kernel's second argument, after AttentionParams.
 struct ForwardLaunch {
-  TensorMap q, k, v;  // query_map(), key_value_map()
-  TileOrder order;    // of packed heads
-  u32 section_keys;   // sequences of different lengths: as many keys of all heads fit the L2 cache
+  TensorMap q, k, v, out;  // query_map(), key_value_map(), query_map() of a warp's rows
+  TileOrder order;         // of packed heads
+  u32 section_keys;        // sequences of different lengths: as many keys of all heads fit the L2 cache
   // 2^pack_log2 query heads that share a key/value head are one packed head with as many times the rows: its
   // row r is query r >> pack_log2 of head (packed head << pack_log2) + the low bits of r.
   i32 pack_log2;
@@ -28,10 +30,18 @@ constexpr int groups(const Config& c) { return c.warps / 4; }
 constexpr int threads(const Config& c) { return 128 + 32 * c.warps; }
 constexpr int column_boxes(int columns) { return (columns + kSwizzleCols - 1) / kSwizzleCols; }
 
-// Dynamic shared memory: Q, `stages` buffers of K and of V, barriers and the tiles at hand.
-constexpr int forward_smem_bytes(const Config& c) {
+// Dynamic shared memory: Q, `stages` buffers of K and of V, barriers and the tiles at hand, and for each warp
+// 16 rows of O on their way out, in as many boxes of columns as there is room for.
+constexpr int inputs_smem_bytes(const Config& c) {
   const int q = c.Br * column_boxes(c.d), kv = c.stages * c.Bc * (column_boxes(c.d) + column_boxes(c.dv));
   return (q + kv) * 128 + 3072;
+}
+constexpr int stage_boxes(const Config& c) {
+  const int room = (kSmemBytes - inputs_smem_bytes(c)) / (c.warps * kWarpRows * kSwizzleCols * 2);
+  return room < column_boxes(c.dv) ? room : column_boxes(c.dv);
+}
+constexpr int forward_smem_bytes(const Config& c) {
+  return inputs_smem_bytes(c) + c.warps * stage_boxes(c) * kWarpRows * kSwizzleCols * 2;
 }
 
 // The head dim in shared memory: padded with zeros. 0: beyond the family.
@@ -57,7 +67,7 @@ constexpr bool choose_forward_tiles(Config& c, int D, int Dv, i64 rows) {
     c.Bc = c.dv == 192 ? 96 : 128;
   } else if (widest == 256) {
     c.q_registers = false;
-    c.Bc = 80;
+    c.Bc = c.d == c.dv ? 64 : 80;
   }
   if (!plain && widest > 64) c.q_registers = false;
   // What the scores need takes registers.
@@ -121,22 +131,23 @@ constexpr bool tma_readable(u64 address, Strides s) {
          s.h >= 0 && s.b >= 0;
 }
 
-// Can the kernel write such rows of 16-bit elements, four at a time? If not, another family has to.
-constexpr bool writable(u64 address, Strides s, i64 columns) {
-  return s.d == 1 && address % 8 == 0 && columns % 4 == 0 && s.s % 4 == 0 && s.h % 4 == 0 && s.b % 4 == 0;
+// Can the kernel write such rows, eight elements at a time? If not, another family has to.
+constexpr bool tma_writable(u64 address, Strides s, i64 columns) {
+  return tma_readable(address, s) && columns % 8 == 0;
 }
 
-// Q: (d, head in pack, row, packed head, batch), boxes of one warpgroup's rows. rows: Sq, or the total of a
-// packed tensor, whose batches = 1.
+// Q and O: (d, head in pack, row, packed head, batch), boxes of box_rows packed rows. rows: Sq, or the total
+// of a packed tensor, whose batches = 1.
 constexpr MapShape query_map(const void* q, Strides s, i64 rows, i32 batches, i32 heads, i32 columns,
-                             i32 pack) {
+                             i32 pack, i32 box_rows) {
   const i64 n = i64{1} << pack;
-  return {q,
-          5,
-          {u64(columns), u64(n), u64(rows), u64(heads >> pack), u64(batches)},
-          {map_stride(s.h, n), map_stride(s.s, rows), map_stride(s.h * n, heads >> pack),
-           map_stride(s.b, batches)},
-          {kSwizzleCols, u32(n), u32(kGroupRows >> pack), 1, 1}};
+  return {
+      q,
+      5,
+      {u64(columns), u64(n), u64(rows), u64(heads >> pack), u64(batches)},
+      {map_stride(s.h, n), map_stride(s.s, rows), map_stride(s.h * n, heads >> pack),
+       map_stride(s.b, batches)},
+      {kSwizzleCols, u32(n < box_rows ? n : box_rows), u32(box_rows >> pack ? box_rows >> pack : 1), 1, 1}};
 }
 
 // K, V: (d, row, head, batch), boxes of one block's keys. Without rows: of any 16 bytes, which nobody will

@@ -11,9 +11,19 @@ namespace tilewise::wgmma {
 // A lane's two rows, r = 0, 1: probabilities are exp2(multiplier S - offset), the sums of them this lane's
 // part.
 struct RowStats {
-  float offset[2] = {-infinity(), -infinity()};  // in log2 units; -inf while the row has seen no key
-  float sum[2] = {0.f, 0.f};
+  float offset[2];  // in log2 units; -inf while the row has seen no key
+  float sum[2];
   float alpha[2];  // what O must be multiplied with when the offsets have moved
+
+  // A tile's first block: S becomes P with the maxima as offsets.
+  template <int n>
+  TILEWISE_INLINE void begin(float (&s)[n][4], float multiplier) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) offset[r] = quad_max(lane_max(s, r)) * multiplier;
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      sum[r] = exponentiate(s, r, multiplier, offset[r] == -infinity() ? 0.f : offset[r]);
+  }
 
   // S becomes P with the offsets as they are: all rows must have one. True if that made some sum too large:
   // then settle() must follow.

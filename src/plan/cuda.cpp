@@ -74,7 +74,7 @@ std::string plan_wgmma(const Problem& p, const CudaMachine& m, CudaChoice& choic
       return "tensor maps need q, k and v with contiguous rows, an address of a multiple of 16 bytes and "
              "strides of "
              "multiples of 8 elements";
-  if (!wgmma::writable(reinterpret_cast<uintptr_t>(p.out.data), p.out.stride, p.Dv))
+  if (!wgmma::tma_writable(reinterpret_cast<uintptr_t>(p.out.data), p.out.stride, p.Dv))
     return "writes rows of out in steps of 8 bytes: contiguous, Dv, address and strides multiples of 4 "
            "elements";
   Config c = features(p);

@@ -1,8 +1,8 @@
-// The listed kernels through NVRTC, which needs no GPU: each must compile, keep wgmma asynchronous, use the
-// registers that golden_kernels.txt says, and touch no local memory in a loop of products (sass.h). Kernels
-// that spill outside such a loop stand by name in known_spills.txt, with how many bytes, and "+n" where n
-// accesses are in the loop all the same; one that has got better must be struck off.
-// TILEWISE_WRITE_GOLDEN=FILE and TILEWISE_WRITE_SPILLS=FILE write the tables anew.
+// The listed kernels through NVRTC, which needs no GPU: each must compile, keep wgmma asynchronous and its
+// descriptors in uniform registers, use the registers that golden_kernels.txt says, and touch no local memory
+// in a loop of products (sass.h). Kernels that spill outside such a loop stand by name in known_spills.txt,
+// with how many bytes, and "+n" where n accesses are in the loop all the same; one that has got better must
+// be struck off. TILEWISE_WRITE_GOLDEN=FILE and TILEWISE_WRITE_SPILLS=FILE write the tables anew.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -95,6 +95,9 @@ TEST_P(KernelsOf, CompileWithoutSpillsAsTheGoldenTableSays) {
     const LoopFacts loop = loop_facts(k.cubin, GetParam());
     const int in_loop = k.spill_bytes ? loop.local_in_loop : 0;  // else it is no spill but an array
     EXPECT_EQ(loop.products > 0, loop.products_in_loop > 0) << name << ": where is its main loop?";
+    // Where ptxas takes the warps of a warpgroup to have diverged, it moves the descriptors for each wgmma.
+    if (c.kernel == Kernel::forward)
+      EXPECT_LE(4 * loop.moved_descriptors, loop.products) << name << ": descriptors in ordinary registers";
     if (new_spills.is_open()) {
       if (k.spill_bytes)
         new_spills << k.spill_bytes << (in_loop ? cat("+", in_loop) : "") << "\t" << name << std::endl;

@@ -27,6 +27,7 @@ enum Operation {
   kHgmmaRegister = 0xDF0,
   kLoadLocal = 0x983,
   kStoreLocal = 0x387,
+  kToUniform = 0x2CA,  // R2UR
   kBranch = 0x947,
   kBranchUniform = 0x547,
   kCall = 0x944,  // ptxas also leaves loops by it (CALL.REL.NOINC)
@@ -93,6 +94,15 @@ void add_function(LoopFacts& facts, const std::vector<Instruction>& code, int ar
     ++size[c];
     products[c] += op == kHmma || op == kHgmma || op == kHgmmaRegister;
     spills[c] += op == kLoadLocal || op == kStoreLocal;
+  }
+  // Products of one chain follow each other closely.
+  constexpr size_t kClose = 24;
+  for (size_t k = 0, last = code.size(), moves = 0; k < code.size(); ++k) {
+    const int op = code[k].operation();
+    if (op == kToUniform) ++moves;
+    if (op != kHgmma && op != kHgmmaRegister) continue;
+    if (last < k && k - last < kClose) facts.moved_descriptors += int(moves);
+    last = k, moves = 0;
   }
   for (size_t c = 0; c < code.size(); ++c) {
     facts.products += products[c];

@@ -7,9 +7,10 @@
 namespace tilewise::cuda {
 
 struct LoopFacts {
-  int products = 0;          // tensor-core instructions
-  int products_in_loop = 0;  // those inside a loop
-  int local_in_loop = 0;     // accesses of local memory in loops that have such instructions
+  int products = 0;           // tensor-core instructions
+  int products_in_loop = 0;   // those inside a loop
+  int moved_descriptors = 0;  // moves to uniform registers between wgmmas that follow each other
+  int local_in_loop = 0;      // accesses of local memory in loops that have such instructions
 };
 
 // arch: 80, 90, ...: encodings differ. Throws std::runtime_error on what is no cubin.

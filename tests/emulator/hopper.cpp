@@ -1,12 +1,13 @@
 // Hopper's asynchronous instructions as the emulator understands them, each at its most hostile moment: TMA
 // writes when it is issued, wgmma reads its operands (through the real descriptors and swizzles) only when it
-// is waited for, and its accumulators are NaN in between.
+// is waited for, and its accumulators are NaN in between; TMA stores when it is waited for.
 #define TILEWISE_EMULATE
 #include "hopper.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
@@ -82,6 +83,7 @@ struct Product {
 struct Products {  // of one thread
   std::vector<Product> issued;
   std::vector<std::vector<Product>> groups;
+  std::vector<std::function<void()>> stores, committed_stores;  // of TMA, not done yet
 };
 
 Products& products() {
@@ -238,44 +240,81 @@ void fence_proxy_async() {}
 void tma_load_4d(void* smem, const TensorMap& map, u64& bar, i32 c0, i32 c1, i32 c2, i32 c3, u64 policy) {
   tma_load_5d(smem, map, bar, c0, c1, c2, c3, 0, policy);
 }
-void tma_load_5d(void* smem, const TensorMap& map, u64& bar, i32 c0, i32 c1, i32 c2, i32 c3, i32 c4, u64) {
+namespace {
+
+// Visits a box eight elements at a time: their shared address, the row in global memory (null outside the
+// tensor), their first column and how many columns there are. Returns the box's bytes.
+template <class Visit>
+u32 for_each_eight(const TensorMap& map, u32 shared, const std::array<i32, 5>& at, const Visit& visit) {
   Machine& m = Machine::now();
   wgmma::MapShape s;
   if (map.word[15] != emulator::kMapMagic) m.fail("TMA with something that is no tensor map");
-  s.address = reinterpret_cast<const void*>(map.word[0]);
   std::memcpy(s.dim, map.word + 1, sizeof(s.dim));
   std::memcpy(s.stride, map.word + 6, sizeof(s.stride));
   std::memcpy(s.box, map.word + 10, sizeof(s.box));
-  const u32 to = m.shared_offset(smem);
-  if (to % 128) m.fail("TMA destination must be 128-byte aligned");
-  MBarrier& b = emulator::find(bar);
-  const auto inside = [&s](int dim, i64 x) { return x >= 0 && x < i64(s.dim[dim]); };
+  if (shared % 128) m.fail("TMA needs shared memory that is 128-byte aligned");
   u32 row = 0;
   for (u32 i4 = 0; i4 < s.box[4]; ++i4)
     for (u32 i3 = 0; i3 < s.box[3]; ++i3)
       for (u32 i2 = 0; i2 < s.box[2]; ++i2)
         for (u32 i1 = 0; i1 < s.box[1]; ++i1, ++row) {
-          const i64 x1 = i64{c1} + i1, x2 = i64{c2} + i2, x3 = i64{c3} + i3, x4 = i64{c4} + i4;
-          const bool row_inside = inside(1, x1) && inside(2, x2) && inside(3, x3) && inside(4, x4);
-          const u64 base = map.word[0] + u64(x1) * s.stride[0] + u64(x2) * s.stride[1] +
-                           u64(x3) * s.stride[2] + u64(x4) * s.stride[3];
+          const i64 x[5] = {at[0], i64{at[1]} + i1, i64{at[2]} + i2, i64{at[3]} + i3, i64{at[4]} + i4};
+          bool inside = true;
+          u64 base = map.word[0];
+          for (std::size_t dim = 1; dim < 5; ++dim) {
+            inside &= x[dim] >= 0 && x[dim] < i64(s.dim[dim]);
+            base += u64(x[dim]) * s.stride[dim - 1];
+          }
           for (u32 chunk = 0; chunk < s.box[0] / 8; ++chunk) {
-            unsigned short x[8] = {};
-            for (u32 i = 0; row_inside && i < 8; ++i) {
-              const i64 column = i64{c0} + chunk * 8 + i;
-              if (!inside(0, column)) continue;
-              x[i] = load_global(reinterpret_cast<const unsigned short*>(base) + column);
-            }
-            u32 address = to + row * s.box[0] * 2 + chunk * 16;
+            u32 address = shared + row * s.box[0] * 2 + chunk * 16;
             address ^= (address >> 3) & 0x70;
-            std::memcpy(m.shared(address, 16, 16, true), x, 16);
+            visit(address, inside ? reinterpret_cast<unsigned short*>(base) : nullptr, x[0] + chunk * 8,
+                  i64(s.dim[0]));
           }
         }
+  return row * s.box[0] * 2;
+}
+
+}  // namespace
+
+void tma_load_5d(void* smem, const TensorMap& map, u64& bar, i32 c0, i32 c1, i32 c2, i32 c3, i32 c4, u64) {
+  Machine& m = Machine::now();
+  MBarrier& b = emulator::find(bar);
+  b.bytes -= for_each_eight(map, m.shared_offset(smem), {c0, c1, c2, c3, c4},
+                            [&m](u32 address, const unsigned short* row, i64 column, i64 columns) {
+                              unsigned short x[8] = {};
+                              for (i64 i = 0; row && i < 8 && column + i < columns; ++i)
+                                x[i] = load_global(row + column + i);
+                              std::memcpy(m.shared(address, 16, 16, true), x, 16);
+                            });
   m.release(b.arriving);
-  b.bytes -= i64{row} * s.box[0] * 2;
   if (b.bytes < 0) m.fail("TMA brought more bytes than its mbarrier expects");
   emulator::complete_if_due(b);
 }
+void tma_store_5d(const TensorMap& map, const void* smem, i32 c0, i32 c1, i32 c2, i32 c3, i32 c4) {
+  Machine& m = Machine::now();
+  const u32 from = m.shared_offset(smem);
+  emulator::products().stores.push_back([&m, &map, from, c0, c1, c2, c3, c4] {
+    for_each_eight(map, from, {c0, c1, c2, c3, c4},
+                   [&m](u32 address, unsigned short* row, i64 column, i64 columns) {
+                     unsigned short x[8];
+                     std::memcpy(x, m.shared(address, 16, 16, false), 16);
+                     for (i64 i = 0; row && i < 8 && column + i < columns; ++i)
+                       store_global(row + column + i, x[i]);
+                   });
+  });
+}
+void tma_store_commit() {
+  auto& mine = emulator::products();
+  for (auto& store : mine.stores) mine.committed_stores.push_back(std::move(store));
+  mine.stores.clear();
+}
+void tma_store_wait_read() {
+  auto& mine = emulator::products();
+  for (const auto& store : mine.committed_stores) store();
+  mine.committed_stores.clear();
+}
+void tma_store_wait() { tma_store_wait_read(); }
 
 // warpgroup.h
 bool elect_one() {
@@ -353,6 +392,7 @@ u32 reduce_max(u32 x) {
   });
   return mine.out;
 }
+u32 low_bits(int count) { return count <= 0 ? 0 : count >= 32 ? ~0u : (1u << count) - 1; }
 int set_bits(u32 x) { return __builtin_popcount(x); }
 int lowest_bit(u32 x) { return __builtin_ffs(static_cast<int>(x)) - 1; }
 

@@ -236,6 +236,18 @@ void ldmatrix_x4(u32 (&r)[4], u32 address) { ldmatrix<4, false>("ldmatrix.x4", r
 void ldmatrix_x2_trans(u32 (&r)[2], u32 address) { ldmatrix<2, true>("ldmatrix.x2.trans", r, address); }
 void ldmatrix_x4_trans(u32 (&r)[4], u32 address) { ldmatrix<4, true>("ldmatrix.x4.trans", r, address); }
 
+void stmatrix_x4(u32 address, const u32 (&r)[4]) {
+  MatrixArguments mine{const_cast<u32*>(r), address};
+  machine().collective("stmatrix.x4", mine, [](const std::array<MatrixArguments*, kWarp>& lanes) {
+    for (int m = 0; m < 4; ++m)
+      for (int row = 0; row < 8; ++row) {
+        std::byte* to = machine().shared(lanes[static_cast<std::size_t>(8 * m + row)]->address, 16, 16, true);
+        for (int q = 0; q < 4; ++q)
+          std::memcpy(to + 4 * q, &lanes[static_cast<std::size_t>(4 * row + q)]->r[m], 4);
+      }
+  });
+}
+
 // mma.h
 void mma_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { mma_16bit("mma.bf16", c, a, b0, b1, true); }
 void mma_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { mma_16bit("mma.f16", c, a, b0, b1, false); }
@@ -256,6 +268,16 @@ void mma_tf32(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
 // convert.h
 u32 cvt_bf16x2(float low, float high) { return bf16_bits(low) | bf16_bits(high) << 16; }
 u32 cvt_f16x2(float low, float high) { return f16_bits(low) | f16_bits(high) << 16; }
+u32 fma_bf16x2(u32 x, u32 y, u32 z) {
+  const auto fma = [](u32 a, u32 b, u32 c) { return std::fma(bf16_low(a), bf16_low(b), bf16_low(c)); };
+  return cvt_bf16x2(fma(x, y, z), fma(x >> 16, y >> 16, z >> 16));
+}
+u32 fma_f16x2(u32 x, u32 y, u32 z) {
+  const auto fma = [](u32 a, u32 b, u32 c) {
+    return std::fma(cvt_f32_f16(a), cvt_f32_f16(b), cvt_f32_f16(c));
+  };
+  return cvt_f16x2(fma(x, y, z), fma(x >> 16, y >> 16, z >> 16));
+}
 float cvt_f32_f16(u32 half) { return f16_value(half & 0xFFFF); }
 u32 cvt_tf32(float x) {
   if (!std::isfinite(x)) return bits_of(x);

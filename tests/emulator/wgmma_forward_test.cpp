@@ -40,8 +40,10 @@ wgmma::ForwardLaunch launch_of(const Config& c, const Problem& p, const Attentio
   l.tile_counter = counter;
   const bool packed_q = a.cu_seqlens_q, packed_k = a.cu_seqlens_k;
   const i64 q_rows = packed_q ? a.total_q : a.Sq, k_rows = packed_k ? a.total_k : a.Sk;
-  l.q =
-      emulator::encode(wgmma::query_map(a.q, a.q_stride, q_rows, packed_q ? 1 : a.B, a.H, a.D, l.pack_log2));
+  l.q = emulator::encode(wgmma::query_map(a.q, a.q_stride, q_rows, packed_q ? 1 : a.B, a.H, a.D, l.pack_log2,
+                                          wgmma::kGroupRows));
+  l.out = emulator::encode(wgmma::query_map(a.out, a.out_stride, q_rows, packed_q ? 1 : a.B, a.H, a.Dv,
+                                            l.pack_log2, wgmma::kWarpRows));
   l.k = emulator::encode(wgmma::key_value_map(a.k, a.k_stride, k_rows, packed_k ? 1 : a.B, a.Hk, a.D, c.Bc));
   l.v = emulator::encode(wgmma::key_value_map(a.v, a.v_stride, k_rows, packed_k ? 1 : a.B, a.Hk, a.Dv, c.Bc));
   EXPECT_TRUE(p.D == a.D);

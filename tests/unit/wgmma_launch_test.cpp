@@ -54,7 +54,8 @@ TEST(WgmmaTiles, EveryHeadDimFitsOneMultiprocessor) {
           ASSERT_TRUE(wgmma::choose_forward_tiles(c, D, Dv, rows));
           EXPECT_GE(c.d, D);
           EXPECT_GE(c.dv, Dv);
-          EXPECT_LE(wgmma::forward_smem_bytes(c), 232448) << D << " " << Dv;
+          EXPECT_LE(wgmma::forward_smem_bytes(c), wgmma::kSmemBytes) << D << " " << Dv;
+          EXPECT_GE(wgmma::stage_boxes(c), 1) << D << " " << Dv;
           EXPECT_EQ(c.Br, wgmma::groups(c) * wgmma::kGroupRows);
           // Accumulators of S and O, P, and Q if it is there, beside 24 registers for the rest.
           const int cap = wgmma::groups(c) == 2 ? 232 : 160;
@@ -70,12 +71,16 @@ TEST(WgmmaTiles, EveryHeadDimFitsOneMultiprocessor) {
 
 TEST(WgmmaMaps, PackedHeadsAreRows) {
   const Strides s{0, 8 * 64, 64, 1};
-  const wgmma::MapShape m = wgmma::query_map(nullptr, s, 100, 1, 8, 64, 2);
+  const wgmma::MapShape m = wgmma::query_map(nullptr, s, 100, 1, 8, 64, 2, wgmma::kGroupRows);
   for (i64 head = 0; head < 8; ++head)
     for (i64 row = 0; row < 100; ++row)
       EXPECT_EQ((head & 3) * i64(m.stride[0]) + row * i64(m.stride[1]) + (head >> 2) * i64(m.stride[2]),
                 (row * s.s + head * s.h) * 2);
   EXPECT_EQ(m.box[1] * m.box[2], u32(wgmma::kGroupRows));
+  for (i32 pack = 0; pack <= 6; ++pack) {  // out: a warp's rows may be less than a pack
+    const auto out = wgmma::query_map(nullptr, s, 100, 1, 64, 64, pack, wgmma::kWarpRows);
+    EXPECT_EQ(out.box[1] * out.box[2], u32(wgmma::kWarpRows));
+  }
 }
 
 TEST(WgmmaPacking, LargestPowerOfTwoOfTheGroupUnlessHeadsDiffer) {

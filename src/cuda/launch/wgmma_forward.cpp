@@ -1,4 +1,4 @@
-// The Hopper forward: tensor maps for q, k and v are made on the host at the first call, point to each
+// The Hopper forward: tensor maps for q, k, v and out are made on the host at the first call, point to each
 // further call's memory, and travel as a kernel argument; the tile counter in the workspace is cleared on the
 // stream before the launch.
 #include <mutex>
@@ -52,7 +52,7 @@ class WgmmaForward final : public CudaExecution {
     const i32 pack = wgmma::pack_log2(config_, a.group, a.Sq);
     wgmma::ForwardLaunch launch{};
     const Maps maps = maps_of(p, a, pack);
-    launch.q = maps.q, launch.k = maps.k, launch.v = maps.v;
+    launch.q = maps.q, launch.k = maps.k, launch.v = maps.v, launch.out = maps.out;
     launch.order = order_;
     launch.section_keys = wgmma::section_keys(a);
     launch.pack_log2 = pack;
@@ -64,16 +64,19 @@ class WgmmaForward final : public CudaExecution {
   }
 
   struct Maps {
-    TensorMap q, k, v;
+    TensorMap q, k, v, out;
   };
   Maps encode_maps(const Problem& p, const AttentionParams& a, i32 pack, const void* k, const void* v) const {
     const i32 batches = p.packed ? 1 : a.B;
     const i64 q_rows = p.packed ? p.total_q : p.Sq, k_rows = p.packed ? p.total_k : p.Sk;
-    return {encode(wgmma::query_map(a.q, a.q_stride, q_rows, batches, a.H, a.D, pack), config_.element, "q"),
+    return {encode(wgmma::query_map(a.q, a.q_stride, q_rows, batches, a.H, a.D, pack, wgmma::kGroupRows),
+                   config_.element, "q"),
             encode(wgmma::key_value_map(k, a.k_stride, k_rows, batches, a.Hk, a.D, config_.Bc),
                    config_.element, "k"),
             encode(wgmma::key_value_map(v, a.v_stride, k_rows, batches, a.Hk, a.Dv, config_.Bc),
-                   config_.element, "v")};
+                   config_.element, "v"),
+            encode(wgmma::query_map(a.out, a.out_stride, q_rows, batches, a.H, a.Dv, pack, wgmma::kWarpRows),
+                   config_.element, "out")};
   }
   Maps maps_of(const Problem& p, const AttentionParams& a, i32 pack) const {
     // Without keys nothing is read, but a map needs an address.
@@ -81,7 +84,9 @@ class WgmmaForward final : public CudaExecution {
     const void *k = keys ? a.k : a.q, *v = keys ? a.v : a.q;
     std::call_once(encoded_, [&] { first_maps_ = encode_maps(p, a, pack, k, v); });
     Maps maps = first_maps_;
-    if (move_tensor_map(maps.q, a.q) && move_tensor_map(maps.k, k) && move_tensor_map(maps.v, v)) return maps;
+    if (move_tensor_map(maps.q, a.q) && move_tensor_map(maps.k, k) && move_tensor_map(maps.v, v) &&
+        move_tensor_map(maps.out, a.out))
+      return maps;
     return encode_maps(p, a, pack, k, v);
   }
 
