@@ -89,12 +89,13 @@ class Forward : public Execution {
     return int(std::clamp<i64>(kStateBytes / ((p.D + p.Dv) * kernels_.queries * 4), 1, kMaxGroup));
   }
 
-  // Sub-blocks per task: fewer when there are not enough tasks for all threads. The result does not depend on
-  // it.
+  // Sub-blocks per task: fewer when there are not enough tasks for all threads, or under a mask, where tasks
+  // are unequal. The result does not depend on it.
   int group_for(const Problem& p, const std::vector<Sequence>& all) const {
     i64 blocks = 0;
     for (const Sequence& s : all) blocks += p.H * ceil_div(s.sq, kernels_.queries);
-    return int(std::clamp<i64>(blocks / (4 * threads_), 1, shape_.group));
+    const i64 tasks = (p.band_masked() ? 5 : 4) * threads_;
+    return int(std::clamp<i64>(blocks / tasks, 1, shape_.group));
   }
 
   ForwardTask make_task(const Problem& p, const TaskList::Item& item) const {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cfenv>
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <system_error>
@@ -52,6 +53,14 @@ void join(void* data) {
   if (worker < job.threads) job.work(worker);
 }
 
+// Waits for `ready`, but not long: a thread that sleeps takes 20 to 60 us to wake.
+template <class F>
+void spin(const F& ready) {
+  using Clock = std::chrono::steady_clock;
+  for (const auto start = Clock::now(); !ready() && Clock::now() - start < std::chrono::microseconds(50);) {
+  }
+}
+
 class Pool {
  public:
   // False when another caller has the pool.
@@ -67,8 +76,12 @@ class Pool {
     }
     wake_.notify_all();
     job.work(0);
+    {
+      const std::lock_guard lock(mutex_);
+      job_ = nullptr;  // whoever has not joined by now need not
+    }
+    spin([&] { return working_.load(std::memory_order_acquire) == 0; });
     std::unique_lock lock(mutex_);
-    job_ = nullptr;  // whoever has not joined by now need not
     done_.wait(lock, [&] { return working_ == 0; });
     return true;
   }
@@ -105,7 +118,8 @@ class Pool {
   std::condition_variable wake_, done_;
   Job* job_ = nullptr;
   u64 round_ = 0;
-  int joined_ = 0, working_ = 0, started_ = 0;
+  int joined_ = 0, started_ = 0;
+  std::atomic<int> working_{0};  // changed under the mutex
 };
 
 // Never destroyed: its threads may outlive main(). The child of a fork has none of them and gets a new one.
