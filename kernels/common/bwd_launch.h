@@ -16,7 +16,8 @@ constexpr int bwd_prepare_rows(const Config& c) {
 }
 // Thread blocks of a multiprocessor that registers must allow: memory is what it waits for.
 constexpr int bwd_prepare_residents(const Config& c) {
-  return c.element != Element::fp32 && c.dv <= 128 && !c.deterministic ? 4 : 1;
+  if (c.element == Element::fp32 || c.dv > 256) return 1;
+  return c.dv <= 128 && !c.deterministic ? 4 : 2;
 }
 constexpr u64 bwd_prepare_blocks(const Config& c, i64 B, i64 H, i64 Sq) {
   return tile_blocks(bwd_prepare_rows(c), Sq, H, B);

@@ -14,6 +14,7 @@
 #include "../ptx/special.h"
 #include "../ptx/warp.h"
 #include "../tile/element.h"
+#include "../tile/fragment.h"
 #include "../tile/sequence.h"
 #include "bwd_launch.h"
 
@@ -21,10 +22,26 @@ namespace tilewise::common {
 
 inline constexpr float kLog2OfE = 1.44269504088896341f, kLnOf2 = 0.693147180559945309f;
 
-// sum + o * g, where an o of 0 counts as 0 whatever g holds: the rows that see nothing have it, and a NaN in
-// their dO takes no part. A NaN that does take part reaches the gradients through dP.
-TILEWISE_INLINE float add_product(float sum, float o, float g) {
-  return o == 0.0f ? sum : ptx::fma(o, g, sum);
+// Delta of a row anew if it is not finite, by the lane that has stored it. By the definition it is a sum over
+// keys, of P dP; where dO is not finite no dP is, and for every key delta or dP - delta is a NaN, which
+// infinities of one sign in O * dO do not show. A row of O that is 0 altogether sees nothing, or only zeros:
+// what its dO holds takes no part, or reaches the gradients through dP.
+template <Config C>
+TILEWISE_INLINE void settle_delta(const AttentionParams& p, i32 b, i32 h, i64 s, float* delta) {
+  if (is_finite(ptx::load_global(delta))) return;
+  const i64 out = b * p.out_stride.b + s * p.out_stride.s + h * p.out_stride.h;
+  const i64 dout = b * p.dout_stride.b + s * p.dout_stride.s + h * p.dout_stride.h;
+  bool zero = true, finite = true;
+#pragma unroll 1
+  for (i32 c = 0; c < p.Dv; ++c) {
+    zero &= tile::load_float<C.element>(p.out, out + c * p.out_stride.d) == 0.0f;
+    finite &= is_finite(tile::load_float<C.element>(p.dout, dout + c * p.dout_stride.d));
+  }
+  if (zero)
+    ptx::store_global(delta,
+                      p.dlse ? -ptx::load_global(p.dlse + b * p.dlse_b + h * p.dlse_h + s * p.dlse_s) : 0.0f);
+  else if (!finite)
+    ptx::store_global(delta, ptx::float_of(0x7FC00000u));  // else O holds the infinities, and delta is right
 }
 
 template <Config C>
@@ -77,37 +94,46 @@ bwd_prepare(const TILEWISE_GRID_CONSTANT AttentionParams p) {
 #pragma unroll
         for (int n = 0; n < kSteps; ++n)
 #pragma unroll
-          for (int e = 0; e < 8; ++e) sum[n] = add_product(sum[n], o[n].get(e), g[n].get(e));
+          for (int e = 0; e < 8; ++e) sum[n] = ptx::fma(o[n].get(e), g[n].get(e), sum[n]);
       }
   } else {
     clear_accumulator();
 #pragma unroll
     for (int n = 0; n < kSteps; ++n)
       if (row(n) < seq.sq)
+#pragma unroll 4
         for (int c = part; c < p.Dv; c += kLanes)
-          sum[n] = add_product(
-              sum[n], tile::load_float<C.element>(p.out, out0 + row(n) * p.out_stride.s + c * p.out_stride.d),
-              tile::load_float<C.element>(p.dout, dout0 + row(n) * p.dout_stride.s + c * p.dout_stride.d));
+          sum[n] = ptx::fma(
+              tile::load_float<C.element>(p.out, out0 + row(n) * p.out_stride.s + c * p.out_stride.d),
+              tile::load_float<C.element>(p.dout, dout0 + row(n) * p.dout_stride.s + c * p.dout_stride.d),
+              sum[n]);
   }
+  bool odd = false;
 #pragma unroll
   for (int n = 0; n < kSteps; ++n) {
     const i32 i = row(n);
 #pragma unroll
     for (int mask = kLanes / 2; mask > 0; mask /= 2) sum[n] += ptx::shfl_xor(sum[n], mask);
     if (part == 0 && i < end) {
-      float lse = kInfinity, delta = sum[n];
+      float lse = kInfinity, delta = 0.0f;
       if (i < seq.sq) {
         const i64 s = seq.q_row + i;
         const float natural = ptx::load_global(p.lse + b * p.lse_b + h * p.lse_h + s * p.lse_s);
         if (natural != -kInfinity) {
           lse = C.element == Element::fp32 ? natural : natural * kLog2OfE;
+          delta = sum[n];
           if (p.dlse) delta -= ptx::load_global(p.dlse + b * p.dlse_b + h * p.dlse_h + s * p.dlse_s);
         }
       }
       ptx::store_global(p.lse_log2 + h * rows + row0 + i, lse);
       ptx::store_global(p.delta + h * rows + row0 + i, delta);
+      odd |= !is_finite(delta);
     }
   }
+  if (!odd) return;
+#pragma unroll 1
+  for (i32 i = row(0); i < first + kRows && i < seq.sq; i += kPrepareThreads / kLanes)
+    settle_delta<C>(p, b, h, seq.q_row + i, p.delta + h * rows + row0 + i);
 }
 
 template <Config C>

@@ -27,8 +27,9 @@ struct Case {
   bool causal = false, top_left = false;
   long left = -1, right = -1;
   bool dlse = false, sink = false, packed = false, seqused = false, transposed = false;
-  bool visible_nans = false;  // in a few elements that take part
-  double scale = 0;           // 0: the default
+  bool visible_nans = false;   // in a few elements that take part
+  bool infinite_dout = false;  // the same: no dP of such a row is finite, and so no dS
+  double scale = 0;            // 0: the default
 };
 
 u64 state = 1;
@@ -214,12 +215,17 @@ void run(const Case& c, emulator::Order order) {
       for (i64 j = 0; j < band.sk; ++j)
         if (!seen[size_t(h * band.sk + j)]) poison(k, cu_k, b, j, h, c.D), poison(v, cu_k, b, j, h, c.Dv);
   }
-  if (c.visible_nans) {  // each shows exactly where exact arithmetic puts it
+  const double infinity = std::numeric_limits<double>::infinity();
+  if (c.visible_nans || c.infinite_dout) {  // each shows exactly where exact arithmetic puts it
     const auto put = [&](Tensor& t, i64 s, i64 h, i64 d, double x) {
       c.packed ? t.set({s, h, d}, x) : t.set({0, s, h, d}, x);
     };
-    put(q, 20, 0, 3, std::nan("")), put(k, 30, 0, 5, std::nan("")), put(v, 40, 0, 7, std::nan(""));
-    put(dout, 50, 0, 9, std::nan("")), put(v, 41, 0, 11, std::numeric_limits<double>::infinity());
+    if (c.visible_nans) {
+      put(q, 20, 0, 3, std::nan("")), put(k, 30, 0, 5, std::nan("")), put(v, 40, 0, 7, std::nan(""));
+      put(dout, 50, 0, 9, std::nan("")), put(v, 41, 0, 11, infinity);
+    } else {
+      put(dout, 50, 0, 9, infinity), put(dout, 45, c.H - 1, 4, -infinity), put(dout, 44, 0, 9, -infinity);
+    }
   }
 
   AttentionParams params = cuda::attention_params(p);
@@ -547,6 +553,16 @@ constexpr Case kCases[] = {
      .Dv = 96,
      .causal = true,
      .visible_nans = true},
+    {.name = "the same, many tiles of keys for each block that repairs",
+     .config = 1,
+     .Sq = 60,
+     .Sk = 400,
+     .H = 4,
+     .Hk = 2,
+     .D = 64,
+     .Dv = 32,
+     .causal = true,
+     .visible_nans = true},
     {.name = "the same, d 256",
      .config = 8,
      .Sq = 100,
@@ -558,6 +574,71 @@ constexpr Case kCases[] = {
      .causal = true,
      .top_left = true,
      .visible_nans = true},
+    {.name = "infinities in dout",
+     .config = 0,
+     .Sq = 60,
+     .Sk = 70,
+     .H = 2,
+     .Hk = 2,
+     .D = 64,
+     .Dv = 64,
+     .infinite_dout = true},
+    {.name = "infinities in dout, causal",
+     .config = 1,
+     .Sq = 70,
+     .Sk = 80,
+     .H = 2,
+     .Hk = 1,
+     .D = 64,
+     .Dv = 32,
+     .causal = true,
+     .infinite_dout = true},
+    {.name = "infinities in dout, dropout",
+     .config = 4,
+     .Sq = 70,
+     .Sk = 80,
+     .H = 2,
+     .Hk = 1,
+     .D = 96,
+     .Dv = 96,
+     .causal = true,
+     .dlse = true,
+     .infinite_dout = true},
+    {.name = "infinities in dout, everything packed",
+     .config = 2,
+     .B = 3,
+     .Sq = 60,
+     .Sk = 60,
+     .H = 2,
+     .Hk = 1,
+     .D = 24,
+     .Dv = 33,
+     .causal = true,
+     .dlse = true,
+     .sink = true,
+     .packed = true,
+     .transposed = true,
+     .infinite_dout = true},
+    {.name = "infinities in dout, deterministic",
+     .config = 9,
+     .Sq = 70,
+     .Sk = 80,
+     .H = 2,
+     .Hk = 2,
+     .D = 64,
+     .Dv = 64,
+     .causal = true,
+     .infinite_dout = true},
+    {.name = "infinities in dout, fp32",
+     .config = 3,
+     .Sq = 70,
+     .Sk = 80,
+     .H = 2,
+     .Hk = 1,
+     .D = 30,
+     .Dv = 47,
+     .causal = true,
+     .infinite_dout = true},
     {.name = "no queries", .config = 0, .Sq = 0, .Sk = 10, .H = 1, .Hk = 1, .D = 64, .Dv = 64},
     {.name = "no keys", .config = 0, .Sq = 10, .Sk = 0, .H = 1, .Hk = 1, .D = 64, .Dv = 64},
     {.name = "negative scale",
