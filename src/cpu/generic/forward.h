@@ -341,12 +341,9 @@ static void forward_path(const ForwardTask& t, void* scratch, const ScratchShape
   for (i32 begin = first / V::kKeys * V::kKeys; begin < last; begin += V::kKeys) {
     const i32 from = begin > first ? begin : first - (first - begin) % Path::kStep;
     const i32 end = begin + V::kKeys < last ? begin + V::kKeys : last;
-    const i32 next = end + V::kKeys < last ? end + V::kKeys : last;
     const auto kb = Path::load(t, f, from, end, check_values<V, typename Path::T>(t, f, from, end));
     for (int g = 0; g < t.group; ++g) {
       const SubBlock& b = t.block[g];
-      fetch_next_rows<typename Path::T>(t.k, end, next, t.D, g, t.group);
-      fetch_next_rows<typename Path::T>(t.v, end, next, t.Dv, g, t.group);
       switch ((b.rows + V::W - 1) / V::W) {
         case 1: attend<V, Path, 1>(t, b, f.state[g], f, kb); break;
         case 2: attend<V, Path, 2>(t, b, f.state[g], f, kb); break;

@@ -64,12 +64,17 @@ template <class V>
   }
 }
 
-// Rows of a head lie far apart in memory, often pages: the hardware does not see them coming.
-static constexpr int kPrefetchRows = 6;
+// Rows of a head lie far apart in memory, often pages: the hardware does not see them coming. They share a
+// few sets of the caches, so that not many may be on their way: so many rows into L1, and so many into L2.
+static constexpr int kNearRows = 6, kFarRows = 24;
 template <class T>
-TILEWISE_INLINE void prefetch_row(const T* row, int cols) {
-  const char* p = reinterpret_cast<const char*>(row);
-  for (i64 b = 0; b < cols * i64(sizeof(T)); b += 64) __builtin_prefetch(p + b);
+TILEWISE_INLINE void prefetch_row(const T* row, i64 row_stride, int cols) {
+  const char *near = reinterpret_cast<const char*>(row + kNearRows * row_stride),
+             *far = reinterpret_cast<const char*>(row + kFarRows * row_stride);
+  for (i64 b = 0; b < cols * i64(sizeof(T)); b += 64) {
+    __builtin_prefetch(far + b, 0, 2);
+    __builtin_prefetch(near + b);
+  }
 }
 
 // Brings the share'th of `shares` parts of rows [begin, end) into the L2 cache: the next key block, while
@@ -91,7 +96,7 @@ template <class V, class T>
   for (int r = 0; r < rows; ++r) {
     const T* from = src + r * row_stride;
     float* to = dst + r * ld;
-    prefetch_row(from + kPrefetchRows * row_stride, cols);
+    prefetch_row(from, row_stride, cols);
     int c = 0;
     if (col_stride == 1)
       for (; c + V::W <= cols; c += V::W) V::store(to + c, V::widen(from + c));
@@ -106,7 +111,7 @@ template <class V>
   for (int r = 0; r < rows; ++r) {
     const bf16* from = src + r * row_stride;
     if (col_stride == 1) {
-      prefetch_row(from + kPrefetchRows * row_stride, cols);
+      prefetch_row(from, row_stride, cols);
       __builtin_memcpy(dst + r * ld, from, size_t(cols) * sizeof(bf16));
     } else {
       for (int c = 0; c < cols; ++c) dst[r * ld + c] = from[c * col_stride];
