@@ -44,6 +44,20 @@ TEST_F(Values, C15_NanInAPartlyVisibleValue) {
                [&](Attention& x) { x.v.set(kNan, 0, j, 1, 5); });
 }
 
+// No dP of such a row is finite: its dS is NaN for every key that it sees, whatever the signs in v. (fp32
+// under a mask alone: docs/semantics.md, "What takes part shows".)
+TEST_F(Values, C15_NotFiniteDoutIsTheRowsKeys) {
+  const auto expect_all = [&](const char* dtype, const char* flags) {
+    for (double bad : {kNan, kInf, -kInf})
+      expect(cat(dtype, " bwd B=1 Sq=40 Sk=90 H=2 Hk=1 D=16 Dv=16 ", flags),
+             [&](Attention& x) { x.dout.set(bad, 0, 30, 1, 5); });
+  };
+  for (const char* flags : {"causal", "window=10,3", "mask=11ij"})
+    for (const char* dtype : {"fp32", "fp16", "bf16"}) expect_all(dtype, flags);
+  for (const char* flags : {"", "softcap=3", "sink"})
+    for (const char* dtype : {"fp16", "bf16"}) expect_all(dtype, flags);
+}
+
 TEST_F(Values, C16_NanBeyondTheCachesLength) {
   const std::vector<Length> little = {{1, 3, 1, 1}, {1, 3, 1, 3}};
   const std::vector<Length> more = {{1, 128, 1, 32}, {1, 128, 1, 64}, {1, 128, 1, 96}, {1, 128, 1, 48}};

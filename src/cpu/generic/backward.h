@@ -43,6 +43,15 @@ static void open_rows(const BackwardTask& t, const SubBlock& b, QueryBlock<V>& q
     for (i64 d = 0; d < (n < b.rows ? Path::steps(t.Dv) : 0); ++d)
       sum = Path::step(sum, V::load(f.ot + d * V::kQueries + n), V::load(q.dot + d * V::kQueries + n));
     V::store(q.delta + n, sum);
+    bool odd = false;
+    for (int i = n; i < n + V::W; ++i) odd |= q.delta[i] - q.delta[i] != 0;
+    if (!odd) continue;
+    // Delta is a sum over keys of P dP. Where dO is not finite no dP is, and dS is a NaN for every key, which
+    // infinities of one sign in O o dO would not show.
+    typename V::F nan{};
+    for (i64 d = 0; d < Path::steps(t.Dv); ++d)
+      nan = Path::step(nan, typename V::F{}, V::load(q.dot + d * V::kQueries + n));
+    V::store(q.delta + n, sum + nan);
   }
   const float unit = score_unit(t.score);
   q.normalized = false;
