@@ -51,8 +51,6 @@ fa1_backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   float* const dq_rows = p.dq_accum + (i64(b) * p.H + first_head) * p.Sq * C.d;  // of the group's heads
   for (i64 x = thread; x < i64(p.group) * p.Sq * C.d; x += kThreads) ptx::store_global(dq_rows + x, 0.0f);
 
-  const tile::Rows k = tile::rows(p.k, 2, p.k_stride, b, 0, hk, p.D),
-                   v = tile::rows(p.v, 2, p.v_stride, b, 0, hk, p.Dv);
   // Keys that no query sees are not read, nor are queries that see none of a block: what they hold times a P
   // of 0 could be a NaN.
   const Range<i32> keys = band.any(0, p.Sq);
@@ -63,6 +61,8 @@ fa1_backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   };
   clear_gradient(p.dk, p.dk_stride, p.D);
   clear_gradient(p.dv, p.dv_stride, p.Dv);
+  // Addresses are made where they are used, except where registers are short either way.
+  const auto anew = [](i32 x) { return C.d < 128 ? i32(ptx::opaque(u32(x))) : x; };
 #pragma unroll 1
   for (i32 j0 = keys.begin; j0 < keys.end; j0 += C.Bc) {
     const i32 j1 = j0 + C.Bc < keys.end ? j0 + C.Bc : keys.end;
@@ -71,18 +71,22 @@ fa1_backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
     tile::clear(dk_acc);
     tile::clear(dv_acc);
     ptx::sync_threads();
+    const i32 its = anew(b);
+    const tile::Rows k = tile::rows(p.k, 2, p.k_stride, its, 0, hk, p.D),
+                     v = tile::rows(p.v, 2, p.v_stride, its, 0, hk, p.Dv);
     tile::load_rows<kThreads, true>(k_smem, k, j0, keys.end, thread);
     tile::load_rows<kThreads, true>(v_smem, v, j0, keys.end, thread);
     ptx::cp_async_commit();
 #pragma unroll 1
     for (i32 head = 0; head < p.group; ++head) {
-      const tile::Rows q = tile::rows(p.q, 2, p.q_stride, b, 0, first_head + head, p.D);
-      const tile::Rows dout = tile::rows(p.dout, 2, p.dout_stride, b, 0, first_head + head, p.Dv);
       const i64 statistics_at = (first_head + head) * statistics_head + statistics;
 #pragma unroll 1
       for (i32 i0 = queries.begin; i0 < queries.end; i0 += kFa1Rows) {
-        tile::load_rows<kThreads, true>(q_smem, q, i0, queries.end, thread);
-        tile::load_rows<kThreads, true>(do_smem, dout, i0, queries.end, thread);
+        const i32 batch = anew(b), loader = anew(thread);
+        const tile::Rows q = tile::rows(p.q, 2, p.q_stride, batch, 0, first_head + head, p.D);
+        const tile::Rows dout = tile::rows(p.dout, 2, p.dout_stride, batch, 0, first_head + head, p.Dv);
+        tile::load_rows<kThreads, true>(q_smem, q, i0, queries.end, loader);
+        tile::load_rows<kThreads, true>(do_smem, dout, i0, queries.end, loader);
         ptx::cp_async_commit();
         ptx::cp_async_wait<0>();
         ptx::sync_threads();

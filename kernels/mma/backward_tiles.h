@@ -55,13 +55,14 @@ inline constexpr Tile kFloat[] = {
     {256, When::always, 32, 16, 2, 1, 1, 1, 2, 1},
 };
 
-constexpr bool suits(const Tile& t, const Config& c) {
+constexpr bool suits(const Tile& t, const Config& c, const TileRoom& room) {
   const bool plain = !c.softcap && !c.alibi && !c.bias && !c.boolean_mask && !c.dropout && !c.strided;
   switch (t.when) {
     case When::always: return true;
     case When::light: return !c.bias && !c.boolean_mask;
     case When::plain: return plain;
-    case When::plain_masked: return plain && c.masked && !c.deterministic && c.d == 128 && c.dv == 128;
+    case When::plain_masked:
+      return plain && c.masked && !c.deterministic && c.d == 128 && c.dv == 128 && !room.fewer_registers;
   }
   return false;
 }
@@ -69,7 +70,7 @@ constexpr bool suits(const Tile& t, const Config& c) {
 }  // namespace backward_tiles
 
 // Fills the tile of a backward whose element, dims and features are set; false when nothing fits.
-constexpr bool choose_backward_tiles(Config& c, int D, int Dv, int smem_limit) {
+constexpr bool choose_backward_tiles(Config& c, int D, int Dv, const TileRoom& room) {
   c.family = Family::mma;
   c.kernel = Kernel::backward;
   c.d = tile_dim(D), c.dv = tile_dim(Dv);
@@ -81,8 +82,8 @@ constexpr bool choose_backward_tiles(Config& c, int D, int Dv, int smem_limit) {
     const int dkv_groups = c.warps / c.warps_dkv, dq_groups = c.warps / c.warps_dq;  // warps side by side
     const bool divides =
         c.d % (16 * dkv_groups) == 0 && c.dv % (16 * dkv_groups) == 0 && c.d % (16 * dq_groups) == 0;
-    return widest <= t.largest_dim && divides && backward_tiles::suits(t, c) &&
-           backward_smem_bytes(c) <= smem_limit;
+    return widest <= t.largest_dim && divides && backward_tiles::suits(t, c, room) &&
+           backward_smem_bytes(c) <= room.shared_memory;
   };
   if (c.element == Element::fp32) {
     for (const auto& t : backward_tiles::kFloat)
@@ -97,9 +98,16 @@ constexpr bool choose_backward_tiles(Config& c, int D, int Dv, int smem_limit) {
 // The dQ kernel of the deterministic backward (bwd_dq.cuh): 16 query rows a warp.
 constexpr int backward_dq_threads(const Config& c) { return c.warps * 32; }
 
-// Bytes of dynamic shared memory: Q, dO and `stages` buffers of K and V.
+// dS goes through shared memory where registers are short: as constants in them, depth cannot be a loop.
+constexpr int backward_dq_ds_bytes(const Config& c) {
+  const bool needed = c.element == Element::fp32 && (c.d > 128 || c.dv > 128) && c.Bc >= 32;
+  return needed ? c.Br * c.Bc * 4 : 0;
+}
+
+// Bytes of dynamic shared memory: Q, dO, `stages` buffers of K and V, dS.
 constexpr int backward_dq_smem_bytes(const Config& c) {
-  return (c.Br + c.stages * c.Bc) * (c.d + c.dv) * (c.element == Element::fp32 ? 4 : 2);
+  const int tiles = (c.Br + c.stages * c.Bc) * (c.d + c.dv) * (c.element == Element::fp32 ? 4 : 2);
+  return tiles + backward_dq_ds_bytes(c);
 }
 
 constexpr u64 backward_dq_blocks(const Config& c, i64 B, i64 H, i64 Sq) {

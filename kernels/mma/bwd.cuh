@@ -36,13 +36,20 @@ struct BackwardShape {
   // Where S^T and dP^T do not fit the registers side by side, P^T leaves them first, rounded to the element
   // type.
   static constexpr bool kEarlyP = kSKeys * kSQueries / 32 >= 64 && !C.dropout;
-  static constexpr int kLongest = C.d > 128 || C.dv > 128 ? 2 : 4;  // operand.h
-  // dQ in two column passes where it does not fit beside dK and dV, by what their accumulators take of the
+  // By the registers that are left, how far products are unrolled (operand.h).
+  static constexpr bool kWide = C.d > 128 || C.dv > 128;
+  static constexpr bool kFeatures =
+      C.softcap || C.alibi || C.bias || C.boolean_mask || C.dropout || C.strided;
+  static constexpr bool kShortest = E == Element::fp32 ? C.warps == 2 || C.d > 192 : kWide&& kFeatures;
+  static constexpr int kLongest = kShortest ? 1 : kWide || C.Bc < 64 ? 2 : 4;
+  // dQ in column passes where it does not fit beside dK and dV, by what their accumulators take of the
   // registers (fp32 operands are pairs).
   static constexpr int kAccumulators = (kDkvKeys * (kDvCols + kDkCols)) / 32;
   static constexpr int kRoom = E == Element::fp32 ? 128 : C.d <= 192 ? 208 : 190;
   static constexpr bool kDqFits = kAccumulators + kDqQueries * kDqCols / 32 <= kRoom;
-  static constexpr int kDqPasses = kDqFits || kDqCols % 32 != 0 ? 1 : 2;
+  static constexpr int kDqPasses = kDqFits || kDqCols % 32 != 0              ? 1
+                                   : E == Element::fp32 && kDqCols % 64 == 0 ? 4
+                                                                             : 2;
 
   using KTile = tile::SmemTile<E, C.Bc, C.d>;
   using VTile = tile::SmemTile<E, C.Bc, C.dv>;
@@ -69,6 +76,8 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   static_assert(sizeof(typename Shape::Smem) <= backward_smem_bytes(C));
   using M = tile::Mma<C.element>;
   constexpr int kElement = tile::element_bytes(C.element);
+  constexpr bool kNextLate =
+      TILEWISE_ARCH > 0 && TILEWISE_ARCH < 900 && !C.masked && C.element != Element::fp32;
   constexpr int kThreads = Shape::kThreads, kStages = C.stages;
 
   auto& smem = *reinterpret_cast<typename Shape::Smem*>(ptx::dynamic_shared());
@@ -160,11 +169,11 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
 #pragma unroll 1
   for (i32 it = 0; it < steps; ++it) {
     const int stage = kStages == 1 ? 0 : it & 1;
-    const Step coming = next(step);
+    const auto coming = [&, early = next(step)] { return kNextLate ? next(step) : early; };
     ptx::cp_async_wait<0>();
     ptx::sync_threads();  // Q_i, dO_i are here; every warp is done with the block before
     if (kStages == 2 && it + 1 < steps) {
-      load_queries(coming, stage ^ 1);
+      load_queries(coming(), stage ^ 1);
       ptx::cp_async_commit();
     }
     const typename Shape::QTile q_smem{ptx::shared_address(smem.q[stage])};
@@ -333,7 +342,7 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
 
     if (kStages == 1 && it + 1 < steps) {
       ptx::sync_threads();  // nobody reads Q_i and dO_i any more
-      load_queries(coming, 0);
+      load_queries(coming(), 0);
       ptx::cp_async_commit();
     }
 
@@ -342,7 +351,7 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
       const tile::Lane lane = here();
       const int dq_row = int(lane.warp % C.warps_dq) * Shape::kDqQueries;
       const int dq_col = int(lane.warp / C.warps_dq) * Shape::kDqCols;
-#pragma unroll
+#pragma unroll(C.element == Element::fp32 ? 1 : 2)  // fp32: registers, and time to compile
       for (int pass = 0; pass < Shape::kDqPasses; ++pass) {
         constexpr int kCols = Shape::kDqCols / Shape::kDqPasses;
         const int col = dq_col + pass * kCols;
@@ -364,7 +373,7 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
       }
     }
 
-    step = coming;
+    step = coming();
   }
 
   // dK_j, dV_j leave through the shared memory of K_j, V_j.

@@ -4,8 +4,8 @@
 //   (1) S = Q_i K_j^T   (2) P = exp2(S - lse)   (3) dP = dO_i V_j^T   (4) dS = P (dP - delta)   (5) dQ_i +=
 //   dS K_j
 // Every warp owns 16 query rows, so that nothing passes between warps: dS is the A operand of (5) as
-// accumulated. Q and dO stay in shared memory; K and V of the next block arrive by cp.async while this one is
-// worked on.
+// accumulated (fp32 beyond head dim 128: through shared memory, as the registers are full). Q and dO stay in
+// shared memory; K and V of the next block arrive by cp.async while this one is worked on.
 #pragma once
 
 #include "../ptx/barrier.h"
@@ -27,7 +27,7 @@ struct BackwardDqSmem {
     alignas(128) unsigned char k[C.stages][KTile::kBytes];
     alignas(128) unsigned char v[C.stages][VTile::kBytes];
   };
-  static_assert(sizeof(Plan) == backward_dq_smem_bytes(C));
+  static_assert(sizeof(Plan) + backward_dq_ds_bytes(C) == backward_dq_smem_bytes(C));
 };
 
 template <Config C>
@@ -38,6 +38,8 @@ backward_dq(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   constexpr int kElement = tile::element_bytes(C.element), kThreads = backward_dq_threads(C), NT = C.Bc / 8;
   static_assert(C.Br == 16 * C.warps && NT % 2 == 0);
 
+  constexpr bool kFull = C.d > 128 || C.dv > 128;  // of registers
+  constexpr int kLongest = kFull ? 2 : 4;          // fp32: operand.h
   auto& smem = *reinterpret_cast<typename Smem::Plan*>(ptx::dynamic_shared());
   const typename Smem::QTile q_smem{ptx::shared_address(smem.q)};
   const typename Smem::OTile do_smem{ptx::shared_address(smem.dout)};
@@ -47,7 +49,7 @@ backward_dq(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   const TileWork work = tile_work(ptx::block_number(), C.Br, p.Sq, p.H, p.B);
   if (work.none) return;
   const i32 h = work.h, b = work.b, hk = h / p.group;
-  const SequenceView seq = find_sequence<C.varlen>(p, b);
+  const SequenceView seq = kFull ? find_sequence_of_warp<C.varlen>(p, b) : find_sequence<C.varlen>(p, b);
   const i32 blocks = (p.Sq + C.Br - 1) / C.Br,
             i0 = (blocks - 1) * C.Br - work.first;  // the longest rows first
   if (i0 >= seq.sq) return;
@@ -96,6 +98,7 @@ backward_dq(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   for (i32 it = 0; it < count; ++it) {
     const int stage = C.stages == 1 ? 0 : it & 1;
     const tile::Lane lane = tile::lane_of(int(ptx::opaque(u32(thread))));
+    const int warp_row = (kFull ? int(lane.warp) : warp) * 16;
     ptx::cp_async_wait<0>();
     ptx::sync_threads();  // K_j, V_j are here; every warp is done with the block before
     if (C.stages == 2 && it + 1 < count) {
@@ -104,7 +107,7 @@ backward_dq(const TILEWISE_GRID_CONSTANT AttentionParams p) {
     }
     const typename Smem::KTile k_smem{ptx::shared_address(smem.k[stage])};
     const typename Smem::VTile v_smem{ptx::shared_address(smem.v[stage])};
-    const i32 j0 = (first + it) * C.Bc, i = i0 + warp * 16 + lane.g, j = j0 + 2 * lane.q;
+    const i32 j0 = (first + it) * C.Bc, i = i0 + warp_row + lane.g, j = j0 + 2 * lane.q;
     if constexpr (C.masked) {
       const i32 seen = band.any(0, seq.sq).begin;
       if (j0 < seen) {
@@ -117,7 +120,7 @@ backward_dq(const TILEWISE_GRID_CONSTANT AttentionParams p) {
     float s_frag[1][NT][4];
     tile::clear(s_frag);
     tile::multiply_add<M, C.d>(
-        s_frag, [&](int, int k) { return M::a_along(q_smem, lane.lane, warp * 16, k); },
+        s_frag, [&](int, int k) { return M::a_along(q_smem, lane.lane, warp_row, k); },
         [&](int nt, int k) { return M::b_along(k_smem, lane.lane, nt * 16, k); });
 
     // (2) P = exp2(S - lse)
@@ -135,8 +138,8 @@ backward_dq(const TILEWISE_GRID_CONSTANT AttentionParams p) {
     // (3) dP = dO_i V_j^T   [16 of Br, Bc] fp32
     float dp_frag[1][NT][4];
     tile::clear(dp_frag);
-    tile::multiply_add<M, C.dv>(
-        dp_frag, [&](int, int k) { return M::a_along(do_smem, lane.lane, warp * 16, k); },
+    tile::multiply_add<M, C.dv, false, kLongest>(
+        dp_frag, [&](int, int k) { return M::a_along(do_smem, lane.lane, warp_row, k); },
         [&](int nt, int k) { return M::b_along(v_smem, lane.lane, nt * 16, k); });
 
     // (4) dS = P (dP - delta), 0 where an element takes no part
@@ -159,9 +162,23 @@ backward_dq(const TILEWISE_GRID_CONSTANT AttentionParams p) {
     if (!scores.complete(i0, C.Br, j0, C.Bc)) scores.hide_row(dp_frag[0], i, j);
 
     // (5) dQ_i += dS K_j   [16 of Br, d] fp32
-    tile::multiply_add<M, C.Bc, true>(
-        dq_acc, [&](int, int k) { return M::a_of_row(dp_frag[0], k); },
-        [&](int nt, int k) { return M::b_across_row(k_smem, lane.lane, nt * 16, k); });
+    if constexpr (backward_dq_ds_bytes(C) > 0) {
+      const tile::SmemTile<C.element, C.Br, C.Bc> ds_smem{ptx::shared_address(&smem + 1)};
+      ptx::sync_warp();  // it has read what it stored before
+      tile::for_blocks<1, NT>([&](int, int nt) {
+        M::store_pair(ds_smem, warp_row + lane.g, nt * 8 + 2 * lane.q, dp_frag[0][nt][0], dp_frag[0][nt][1]);
+        M::store_pair(ds_smem, warp_row + lane.g + 8, nt * 8 + 2 * lane.q, dp_frag[0][nt][2],
+                      dp_frag[0][nt][3]);
+      });
+      ptx::sync_warp();
+      tile::multiply_add<M, C.Bc, false, kLongest>(
+          dq_acc, [&](int, int k) { return M::a_along(ds_smem, lane.lane, warp_row, k); },
+          [&](int nt, int k) { return M::b_across(k_smem, lane.lane, nt * 16, k); });
+    } else {
+      tile::multiply_add<M, C.Bc, true>(
+          dq_acc, [&](int, int k) { return M::a_of_row(dp_frag[0], k); },
+          [&](int nt, int k) { return M::b_across_row(k_smem, lane.lane, nt * 16, k); });
+    }
 
     if (C.stages == 1 && it + 1 < count) {
       ptx::sync_threads();  // K_j and V_j may be overwritten

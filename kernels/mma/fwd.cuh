@@ -65,7 +65,7 @@ forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   constexpr int kThreads = threads(c), kTiles = Product::kTiles;
   constexpr bool kPerElement = c.bias || c.boolean_mask;  // every element is looked at anyway: one code path
   constexpr bool kCanHide = c.masked || c.boolean_mask;   // keys of a loaded block from rows of the tile
-  constexpr bool kAnew = c.varlen || c.softcap || c.alibi;
+  constexpr bool kAnew = c.varlen || c.softcap || c.alibi || (c.element == Element::fp32 && kPerElement);
   constexpr bool kAddressesAnew = c.stages == 1 || c.masked || kAnew;
   static_assert(sizeof(ForwardSmem<c>) <= forward_smem_bytes(c) && c.Br % (16 * c.warps) == 0 &&
                 c.Bc % 16 == 0);

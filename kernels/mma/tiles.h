@@ -38,9 +38,19 @@ constexpr int forward_smem_bytes(const Config& c) {
   return q + kv > o ? q + kv : o;
 }
 
+// What a GPU has for a thread block's tile.
+struct TileRoom {
+  int shared_memory;  // bytes
+  // sm_100 and up: NVRTC's code for the same loop takes some registers more, and what fits to the last one
+  // elsewhere spills.
+  bool fewer_registers = false;
+
+  constexpr TileRoom(int bytes, int arch = 0) : shared_memory(bytes), fewer_registers(arch >= 100) {}
+};
+
 // Fills the tile of a forward whose element and features are set; false when the head dims are beyond the
 // family.
-constexpr bool choose_forward_tiles(Config& c, int D, int Dv, int smem_limit) {
+constexpr bool choose_forward_tiles(Config& c, int D, int Dv, const TileRoom& room) {
   c.family = Family::mma;
   c.kernel = Kernel::forward;
   c.d = tile_dim(D), c.dv = tile_dim(Dv);
@@ -51,7 +61,7 @@ constexpr bool choose_forward_tiles(Config& c, int D, int Dv, int smem_limit) {
   c.warps = 4, c.Br = 128, c.Bc = 64, c.stages = 2, c.min_blocks = 2;
   if (c.element == Element::fp32) {
     c.Br = 64, c.stages = 1;
-    c.Bc = widest <= 64 ? 64 : widest <= 128 ? 32 : 16;
+    c.Bc = widest <= 64 && !per_element ? 64 : widest <= 128 ? 32 : 16;
     c.min_blocks = widest <= 128 ? 2 : 1;
   } else if (widest > 192) {
     c.stages = 1;
@@ -61,17 +71,18 @@ constexpr bool choose_forward_tiles(Config& c, int D, int Dv, int smem_limit) {
       c.warps = 8, c.min_blocks = 1;
   } else if (widest > 128) {
     c.Br = 64, c.stages = 1;
+    if (per_element) c.Bc = 32;
   } else if (per_element) {
     c.Br = 64;
-  } else if (widest > 64 && (c.softcap || c.alibi)) {
+  } else if (widest > 64 && (c.softcap || c.alibi || (room.fewer_registers && c.masked && widest > 96))) {
     c.Bc = 32;
-  } else if (widest <= 64 && c.masked && !c.softcap && !c.alibi) {
+  } else if (widest <= 64 && c.masked && !c.softcap && !c.alibi && !room.fewer_registers) {
     c.min_blocks = 3;
   }
   // Less shared memory than an H100's: give up the second stage, then shorten the key blocks, while
   // min_blocks do not fit a multiprocessor (which has 1 KB more than a block may use, and takes 1 KB a block
   // for itself).
-  while (c.min_blocks * (forward_smem_bytes(c) + 1024) > smem_limit + 1024) {
+  while (c.min_blocks * (forward_smem_bytes(c) + 1024) > room.shared_memory + 1024) {
     if (c.stages > 1)
       c.stages = 1;
     else if (c.Bc > 16)

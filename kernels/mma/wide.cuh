@@ -7,13 +7,23 @@
 
 namespace tilewise::mma {
 
+// fp32 instructions in a chain (operand.h); narrow columns are those of kernels short of registers.
+template <Config C>
+inline constexpr int kWideLongest = C.dv < 64 ? 1 : 2;
+
 template <Config C>
 struct WideSmem {
   using Piece = tile::SmemTile<C.element, kWideRows, C.d>;
   using Columns = tile::SmemTile<C.element, kWideRows, C.dv>;
+  using Scores = tile::SmemTile<C.element, kWideRows, kWideRows>;
   alignas(128) unsigned char a[C.stages][Piece::kBytes];
   alignas(128) unsigned char b[C.stages][Piece::kBytes];
   alignas(128) unsigned char columns[wide_column_tiles(C.kernel)][Columns::kBytes];
+};
+
+template <Config C>
+struct WideDkvSmem : WideSmem<C> {
+  alignas(128) unsigned char scores[WideSmem<C>::Scores::kBytes];  // P
 };
 
 // 64 rows of one head, from `first` on; those at `end` and beyond count as zeros.
@@ -55,63 +65,45 @@ TILEWISE_INLINE void wide_product(WideSmem<C>& smem, float (&s)[1][kWideRows / 8
     if (piece + 1 < pieces) load(piece + 1);
     const Piece a_smem{ptx::shared_address(smem.a[piece & 1])},
         b_smem{ptx::shared_address(smem.b[piece & 1])};
-    tile::multiply_add<M, C.d, false, 2>(
+    tile::multiply_add<M, C.d, false, kWideLongest<C>>(
         s, [&](int, int k) { return M::a_along(a_smem, lane, row, k); },
         [&](int nt, int k) { return M::b_along(b_smem, lane, nt * 16, k); });
   }
   ptx::sync_threads();  // the pieces may be overwritten
 }
 
-// P between its two uses: rounded to the element type, as the operand of dV, in half the registers; fp32 as
-// it is.
-template <Element E>
-struct WideOperand {
-  using M = tile::Mma<E>;
-  static constexpr int kSteps = kWideRows / 16;
-  typename M::A a[kSteps];
-
-  TILEWISE_INLINE explicit WideOperand(const float (&x)[1][kWideRows / 8][4]) {
-#pragma unroll
-    for (int k = 0; k < kSteps; ++k) a[k] = M::a_of_row(x[0], k * 16);
-  }
-  TILEWISE_INLINE float get(int nt, int r) const {
-    float pair[2];
-    M::unpack(pair, a[nt / 2].r[nt % 2 * 2 + r / 2]);
-    return pair[r % 2];
-  }
-};
-template <>
-struct WideOperand<Element::fp32> {
-  const float (&x)[1][kWideRows / 8][4];
-
-  TILEWISE_INLINE explicit WideOperand(const float (&p)[1][kWideRows / 8][4]) : x(p) {}
-  TILEWISE_INLINE float get(int nt, int r) const { return x[0][nt][r]; }
-};
+// A warp's 16 rows of 64 scores into and out of a tile: each lane its own elements.
+template <Config C>
+TILEWISE_INLINE void put_scores(const typename WideSmem<C>::Scores& to,
+                                const float (&x)[1][kWideRows / 8][4]) {
+  using M = tile::Mma<C.element>;
+  const tile::Lane lane = tile::lane_of(int(ptx::opaque(ptx::thread_index())));
+  const int row = int(lane.warp) * 16 + lane.g;
+  tile::for_blocks<1, kWideRows / 8>([&](int, int nt) {
+    M::store_pair(to, row, nt * 8 + 2 * lane.q, x[0][nt][0], x[0][nt][1]);
+    M::store_pair(to, row + 8, nt * 8 + 2 * lane.q, x[0][nt][2], x[0][nt][3]);
+  });
+}
 
 // C += X Y: X [16, 64] a warp's accumulators, Y 64 rows of a tile of columns. fp32: X goes through the shared
 // memory of the pieces, so that depth is a loop; as constants in registers it takes NVRTC seconds.
 template <Config C>
 TILEWISE_INLINE void wide_add(WideSmem<C>& smem, float (&c)[1][C.dv / 8][4],
-                              const WideOperand<C.element>& operand, const typename WideSmem<C>::Columns& y) {
+                              const float (&x)[1][kWideRows / 8][4], const typename WideSmem<C>::Columns& y) {
   using M = tile::Mma<C.element>;
   const tile::Lane lane = tile::lane_of(int(ptx::opaque(ptx::thread_index())));
   if constexpr (C.element != Element::fp32) {
-    tile::multiply_add<M, kWideRows, false, 2>(
-        c, [&](int, int k) { return operand.a[k / 16]; },
+    tile::multiply_add<M, kWideRows>(
+        c, [&](int, int k) { return M::a_of_row(x[0], k); },
         [&](int nt, int k) { return M::b_across(y, lane.lane, nt * 16, k); });
   } else {
-    using Scores = tile::SmemTile<Element::fp32, kWideRows, kWideRows>;
+    using Scores = typename WideSmem<C>::Scores;
     static_assert(Scores::kBytes <= sizeof(smem.a));
-    const auto& x = operand.x;
     const Scores x_smem{ptx::shared_address(smem.a[0])};
-    const int row = int(lane.warp) * 16;  // the warp's own rows
-    tile::for_blocks<1, kWideRows / 8>([&](int, int nt) {
-      M::store_pair(x_smem, row + lane.g, nt * 8 + 2 * lane.q, x[0][nt][0], x[0][nt][1]);
-      M::store_pair(x_smem, row + lane.g + 8, nt * 8 + 2 * lane.q, x[0][nt][2], x[0][nt][3]);
-    });
-    ptx::sync_warp();
-    tile::multiply_add<M, kWideRows, false, 2>(
-        c, [&](int, int k) { return M::a_along(x_smem, lane.lane, row, k); },
+    put_scores<C>(x_smem, x);
+    ptx::sync_warp();  // the warp's own rows
+    tile::multiply_add<M, kWideRows, false, kWideLongest<C>>(
+        c, [&](int, int k) { return M::a_along(x_smem, lane.lane, int(lane.warp) * 16, k); },
         [&](int nt, int k) { return M::b_across(y, lane.lane, nt * 16, k); });
     ptx::sync_threads();  // the pieces may be overwritten
   }

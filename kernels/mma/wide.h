@@ -30,7 +30,9 @@ constexpr int wide_column_tiles(Kernel kernel) { return kernel == Kernel::wide_d
 
 constexpr int wide_smem_bytes(const Config& c) {
   const int e = c.element == Element::fp32 ? 4 : 2;
-  return kWideRows * e * (2 * c.stages * c.d + wide_column_tiles(c.kernel) * c.dv);
+  // dkv: P waits there for dS; in registers it would take those of the sums.
+  const int scores = c.kernel == Kernel::wide_dkv ? kWideRows : 0;
+  return kWideRows * e * (2 * c.stages * c.d + wide_column_tiles(c.kernel) * c.dv + scores);
 }
 
 constexpr i32 wide_column_groups(const Config& c, i32 columns) { return (columns + c.dv - 1) / c.dv; }
@@ -46,10 +48,21 @@ struct WideWork {
   bool none;
 };
 
+// n / d. NVRTC calls a function for the quotient of two u64, which takes registers from the kernel's loop.
+constexpr u64 quotient(u64 n, u32 d) {
+  if (n >> 32 == 0) return u32(n) / d;
+  u64 part = d, bit = 1, q = 0;
+  while (part <= n / 2) part *= 2, bit *= 2;
+  for (; bit; bit /= 2, part /= 2)
+    if (n >= part) n -= part, q += bit;
+  return q;
+}
+
 constexpr WideWork wide_work(const Config& c, u64 block, i32 B, i32 heads, i32 length, i32 columns) {
-  const u64 groups = u64(wide_column_groups(c, columns)), tile = block / groups;
-  const TileWork work = tile_work(tile, kWideRows, length, heads, B);
-  return {work.first, i32(block - tile * groups) * c.dv, work.h, work.b, work.none};
+  const u32 groups = u32(wide_column_groups(c, columns)), tiles = u32(length + kWideRows - 1) / kWideRows;
+  const u64 tile = quotient(block, groups), head = quotient(tile, tiles), batch = quotient(head, u32(heads));
+  return {i32(tile - head * tiles) * kWideRows, i32(block - tile * groups) * c.dv,
+          i32(head - batch * u32(heads)), i32(batch), batch >= u64(B)};
 }
 
 // wide_dbias: dbias where a bias broadcasts and the sum must be deterministic. A block owns 64 x 64 scores of

@@ -35,15 +35,17 @@ TILEWISE_KERNEL(kWideThreads, C.min_blocks)
 wide_dkv(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   using M = tile::Mma<C.element>;
   constexpr int kElement = tile::element_bytes(C.element), NT = kWideRows / 8;
-  auto& smem = *reinterpret_cast<WideSmem<C>*>(ptx::dynamic_shared());
+  auto& smem = *reinterpret_cast<WideDkvSmem<C>*>(ptx::dynamic_shared());
   static_assert(sizeof(smem) <= wide_smem_bytes(C));
   using Columns = typename WideSmem<C>::Columns;
   const Columns q_smem{ptx::shared_address(smem.columns[0])}, do_smem{ptx::shared_address(smem.columns[1])};
+  const typename WideSmem<C>::Scores p_smem{ptx::shared_address(smem.scores)};
 
   const WideWork work = wide_work(C, ptx::block_number(), p.B, p.Hk, p.Sk, p.D > p.Dv ? p.D : p.Dv);
   if (work.none) return;
   const i32 b = work.b, hk = work.h, j0 = work.first;
-  const SequenceView seq = find_sequence<C.varlen>(p, b);
+  const SequenceView seq =
+      ptx::kFewerRegisters ? find_sequence_of_warp<C.varlen>(p, b) : find_sequence<C.varlen>(p, b);
   if (j0 >= seq.sk) return;
   const Band<i32> band = band_of(p, seq);
   Scores<C> scores(p, band, b);
@@ -77,50 +79,56 @@ wide_dkv(const TILEWISE_GRID_CONSTANT AttentionParams p) {
       Bits<1, C.dropout ? NT : 2> keep;
       if constexpr (C.dropout) scores.kept(keep, i0, j0 + warp_row, lane);
       wide_product<C>(smem, p_frag, {head().k, j0, seq.sk}, {head().q, i0, seq.sq});
-      const auto statistic = [&](const float* of, int nt, int e) {
-        const i32 row = i + nt * 8 + e;
-        return row < seq.sq ? ptx::load_global(of + head().statistics + row) : 0.0f;
+      // Of this lane's two queries of a column block: the workspace is there up to the next multiple of 16.
+      const auto statistics = [&](const float* of, int nt) {
+        const float* at = of + head().statistics + i;
+        return i + nt * 8 < seq.sq ? ptx::load_global(reinterpret_cast<const ptx::Vec2*>(at + nt * 8))
+                                   : ptx::Vec2{};
       };
 #pragma unroll
-      for (int nt = 0; nt < NT; ++nt)
+      for (int nt = 0; nt < NT; ++nt) {
+        const ptx::Vec2 lse = statistics(p.lse_log2, nt);
 #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const float lse = statistic(p.lse_log2, nt, e);
+        for (int e = 0; e < 2; ++e)
 #pragma unroll
           for (int r = e; r < 4; r += 2) {
             float slope;
-            p_frag[0][nt][r] =
-                scores.probability(p_frag[0][nt][r], i + nt * 8 + e, j + (r >> 1) * 8, lse, slope);
+            p_frag[0][nt][r] = scores.probability(p_frag[0][nt][r], i + nt * 8 + e, j + (r >> 1) * 8,
+                                                  ptx::float_of(lse.w[e]), slope);
             if constexpr (C.softcap) derivative[nt][r] = slope;
           }
-        }
+      }
       if (!complete) scores.template hide<NT>(p_frag, 0, seen);
-      const WideOperand<C.element> probability(p_frag);
+      put_scores<C>(p_smem, p_frag);
       if constexpr (C.dropout) {
         float kept[1][NT][4];
         tile::for_elements<1, NT>([&](int, int nt, int r) {
           kept[0][nt][r] = keep.get(0, nt, r) ? p_frag[0][nt][r] * p.inv_keep : 0.0f;
         });
-        wide_add<C>(smem, dv_acc, WideOperand<C.element>(kept), do_smem);
+        wide_add<C>(smem, dv_acc, kept, do_smem);
       } else {
-        wide_add<C>(smem, dv_acc, probability, do_smem);
+        wide_add<C>(smem, dv_acc, p_frag, do_smem);
       }
 
       // dS^T = P^T (dP^T - delta)
       float ds_frag[1][NT][4];
       wide_product<C>(smem, ds_frag, {head().v, j0, seq.sk}, {head().dout, i0, seq.sq});
 #pragma unroll
-      for (int nt = 0; nt < NT; ++nt)
+      for (int nt = 0; nt < NT; ++nt) {
+        const ptx::Vec2 delta = statistics(p.delta, nt);
 #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const float delta = statistic(p.delta, nt, e);
+        for (int half = 0; half < 2; ++half) {
+          float probability[2];
+          M::load_pair(probability, p_smem, warp_row + lane.g + half * 8, nt * 8 + 2 * lane.q);
 #pragma unroll
-          for (int r = e; r < 4; r += 2) {
+          for (int e = 0; e < 2; ++e) {
+            const int r = half * 2 + e;
             float& ds = ds_frag[0][nt][r];
             if constexpr (C.dropout) ds = keep.get(0, nt, r) ? ds * p.inv_keep : 0.0f;
-            ds = probability.get(nt, r) * (ds - delta);
+            ds = probability[e] * (ds - ptx::float_of(delta.w[e]));
           }
         }
+      }
       if (!complete) scores.template hide<NT>(ds_frag, 0, seen);
       if constexpr (C.dbias || C.softcap)
         tile::for_elements<1, NT>([&](int, int nt, int r) {
@@ -128,7 +136,7 @@ wide_dkv(const TILEWISE_GRID_CONSTANT AttentionParams p) {
           if (C.dbias && work.column == 0) scores.add_dbias(i + nt * 8 + (r & 1), j + (r >> 1) * 8, ds);
           if constexpr (C.softcap) ds = ds != 0.0f ? ds * derivative[nt][r] : 0.0f;  // hidden ones stay 0
         });
-      wide_add<C>(smem, dk_acc, WideOperand<C.element>(ds_frag), q_smem);
+      wide_add<C>(smem, dk_acc, ds_frag, q_smem);
       ptx::sync_threads();  // the columns of Q_i and dO_i may be overwritten
     }
   }
@@ -223,7 +231,7 @@ wide_dq(const TILEWISE_GRID_CONSTANT AttentionParams p) {
     ptx::cp_async_commit();
     float ds_frag[1][kWideRows / 8][4];
     wide_ds<C, false>(smem, ds_frag, scores, head, seq, i0, j0);
-    wide_add<C>(smem, dq_acc, WideOperand<C.element>(ds_frag), k_smem);
+    wide_add<C>(smem, dq_acc, ds_frag, k_smem);
     ptx::sync_threads();  // the columns of K_j may be overwritten
   }
   tile::for_blocks<1, C.dv / 8>([&](int, int nt) {

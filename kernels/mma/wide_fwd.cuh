@@ -54,7 +54,7 @@ wide_forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
     softmax.raise(s_frag, o_acc, score.multiplier);
     softmax.exponentiate(s_frag, score.multiplier);
     if constexpr (C.dropout) dropout.apply(s_frag[0], i, column);
-    wide_add<C>(smem, o_acc, WideOperand<C.element>(s_frag), v_smem);
+    wide_add<C>(smem, o_acc, s_frag, v_smem);
     ptx::sync_threads();  // V_j may be overwritten
   }
 

@@ -21,3 +21,10 @@
 #define TILEWISE_KERNEL(threads, blocks) __global__ void __launch_bounds__(threads, blocks)
 #define TILEWISE_GRID_CONSTANT __grid_constant__
 #endif
+
+namespace tilewise::ptx {
+
+// sm_100 and up: NVRTC's code for the same loop takes some registers more than for the GPUs before.
+inline constexpr bool kFewerRegisters = TILEWISE_ARCH >= 1000;
+
+}  // namespace tilewise::ptx

@@ -206,14 +206,14 @@ struct Mma<Element::fp32> {
 
 // C += A B over kDepth. a(mt, k) and b(nt2, k) bring the operand of row block mt (16 rows) and of column
 // blocks 2 nt2, 2 nt2 + 1 (16 columns) at depth k. kUnrolled: a() reads registers, so k must be a constant.
-// kLongest: fp32 instructions between two additions that round; fewer take fewer registers.
+// kLongest: fp32 instructions between two additions that round; fewer take fewer registers. 1 keeps depth a
+// loop for 16-bit elements too.
 template <class M, int kDepth, bool kUnrolled = false, int kLongest = 4, int MT, int NT, class LoadA,
           class LoadB>
 TILEWISE_INLINE void multiply_add(float (&c)[MT][NT][4], LoadA&& load_a, LoadB&& load_b) {
   static_assert(NT % 2 == 0 && kDepth % M::kK == 0);
   if constexpr (!M::kShortChains) {
-#pragma unroll
-    for (int k = 0; k < kDepth; k += M::kK) {
+    const auto add_step = [&](int k) {
       typename M::A a[MT];
 #pragma unroll
       for (int mt = 0; mt < MT; ++mt) a[mt] = load_a(mt, k);
@@ -225,9 +225,17 @@ TILEWISE_INLINE void multiply_add(float (&c)[MT][NT][4], LoadA&& load_a, LoadB&&
 #pragma unroll
           for (int mt = 0; mt < MT; ++mt) M::multiply(c[mt][nt + x], a[mt], b, x);
       }
+    };
+    if constexpr (kLongest == 1 && !kUnrolled) {
+#pragma unroll 2
+      for (int k = 0; k < kDepth; k += M::kK) add_step(k);
+    } else {
+#pragma unroll
+      for (int k = 0; k < kDepth; k += M::kK) add_step(k);
     }
   } else {
-    constexpr int kSteps = MT > 1 || kDepth < 4 * M::kK ? 2 : kLongest, kChain = kSteps * M::kK;
+    constexpr int kMost = MT > 1 || kDepth < 4 * M::kK ? 2 : 4;
+    constexpr int kSteps = kLongest < kMost ? kLongest : kMost, kChain = kSteps * M::kK;
     static_assert(kDepth % kChain == 0);
     const auto add_chain = [&](int chain) {
       typename M::A a[MT][kSteps];

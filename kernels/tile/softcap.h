@@ -24,13 +24,13 @@ TILEWISE_INLINE Capped softcapped(float cap, float x) {
   // left. Near 0, where it is not small, x + x^3 P(x^2), fitted over [0, 0.625] to half a unit in the last
   // place.
   const float edge = x < 0 ? -cap : cap, slope = 4.f * e * r * r;
-  if (size >= 0.625f) return {ptx::fma(-2.f * e * r, edge, edge), slope};
   const float z = x * x;
   float poly = ptx::fma(-0.005704981f, z, 0.020639082f);
   poly = ptx::fma(poly, z, -0.05373971f), poly = ptx::fma(poly, z, 0.13331442f);
   poly = ptx::fma(poly, z, -0.3333328f);
   const float small = ptx::fma(z * poly, x, x);
-  return {cap * small, ptx::fma(-small, small, 1.f)};
+  const bool far = size >= 0.625f;  // both are made: a branch for each of many scores takes NVRTC seconds
+  return {far ? ptx::fma(-2.f * e * r, edge, edge) : cap * small, far ? slope : ptx::fma(-small, small, 1.f)};
 }
 
 }  // namespace tilewise

@@ -116,12 +116,12 @@ bool take_dbias(const Problem& p, Config& c, CudaChoice& choice) {
 std::string plan_mma(const Problem& p, const CudaMachine& m, CudaChoice& choice) {
   Config c = features(p);
   if (p.pass == TW_FORWARD) {
-    if (!mma::choose_forward_tiles(c, int(p.D), int(p.Dv), m.shared_memory)) return no_tile(p, m);
+    if (!mma::choose_forward_tiles(c, int(p.D), int(p.Dv), {m.shared_memory, m.arch})) return no_tile(p, m);
     choice.kernels = {c};
     return "";
   }
   const bool own_dbias = take_dbias(p, c, choice);
-  if (!mma::choose_backward_tiles(c, int(p.D), int(p.Dv), m.shared_memory)) return no_tile(p, m);
+  if (!mma::choose_backward_tiles(c, int(p.D), int(p.Dv), {m.shared_memory, m.arch})) return no_tile(p, m);
   Config dq = c;
   dq.dbias = false;  // the main kernel's
   if (c.deterministic && !mma::choose_backward_dq_tiles(dq, int(p.D), int(p.Dv), m.shared_memory))

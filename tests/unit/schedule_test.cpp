@@ -7,7 +7,9 @@
 #include <set>
 #include <tuple>
 
+#include "kernels/mma/backward_tiles.h"
 #include "kernels/mma/tiles.h"
+#include "kernels/mma/wide.h"
 
 namespace tilewise {
 namespace {
@@ -64,15 +66,38 @@ TEST(Schedule, GridFoldsBeyondTheDevicesLimit) {
   }
 }
 
+// What fits the registers to the last one is left out where the compiler takes more of them.
+TEST(MmaTiles, FewerRegisters) {
+  for (int arch : {90, 100, 120}) {
+    Config narrow, usual, backward;
+    narrow.masked = usual.masked = backward.masked = true;
+    EXPECT_TRUE(mma::choose_forward_tiles(narrow, 64, 64, {227 << 10, arch}));
+    EXPECT_EQ(narrow.min_blocks, arch < 100 ? 3 : 2);
+    EXPECT_TRUE(mma::choose_forward_tiles(usual, 128, 128, {227 << 10, arch}));
+    EXPECT_EQ(usual.Bc, arch < 100 ? 64 : 32);
+    EXPECT_TRUE(mma::choose_backward_tiles(backward, 128, 128, {227 << 10, arch}));
+    EXPECT_EQ(backward.Br, arch < 100 ? 128 : 64);
+  }
+}
+
+// A block's place without NVRTC's function for 64-bit quotients.
+TEST(MmaTiles, QuotientsOfBlockNumbers) {
+  for (u64 n : {u64{0}, u64{1}, u64{6}, u64{7}, u64{0xFFFFFFFF}, u64{1} << 32, (u64{1} << 32) + 6,
+                u64{0x123456789ABCDEF}, ~u64{0}})
+    for (u32 d : {1u, 2u, 7u, 64u, 0x7FFFFFFFu, 0xFFFFFFFFu})
+      EXPECT_EQ(mma::quotient(n, d), n / d) << n << " / " << d;
+}
+
 TEST(MmaTiles, EveryHeadDimOnEveryDevice) {
   for (int limit : {99 << 10, 163 << 10, 227 << 10})
     for (Element e : {Element::fp32, Element::fp16, Element::bf16})
       for (int D = 1; D <= 256; ++D)
         for (int Dv : {1, 33, 64, 100, 128, 192, 256})
-          for (int features = 0; features < 8; ++features) {
+          for (int features = 0; features < 16; ++features) {
             Config c;
             c.element = e, c.masked = features & 1, c.bias = features & 2, c.softcap = features & 4;
-            ASSERT_TRUE(mma::choose_forward_tiles(c, D, Dv, limit)) << D << " " << Dv;
+            ASSERT_TRUE(mma::choose_forward_tiles(c, D, Dv, {limit, features & 8 ? 100 : 80}))
+                << D << " " << Dv;
             ASSERT_TRUE(c.d >= D && c.dv >= Dv && c.d % 32 == 0 && c.dv % 32 == 0);
             ASSERT_LE(mma::forward_smem_bytes(c), limit);
             ASSERT_LE(c.min_blocks * (mma::forward_smem_bytes(c) + 1024), limit + 1024);
