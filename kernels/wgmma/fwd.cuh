@@ -35,6 +35,7 @@ struct SmemPlan {
   WorkTileWords tile;             // that is begun next
   WorkTileWords own[2][C.warps];  // that each warp is at, and the one after or before
   u32 done[kMaxTiles];            // indices of the tiles that the block has worked on
+  u32 suspect[C.warps];           // a warp has stored rows that are not finite though their LSE is
 };
 
 // The next buffer of a ring and the parity of its next phase.
@@ -228,7 +229,6 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
   i32 j, open_end, open_begin;  // this block; blocks [open_begin, open_end) need no mask
   i32 beyond;                   // rows of V in the tile's last block that no row sees, until they are cleared
   bool first_block;             // O starts with this P V
-  i32 row;                      // the lane's first (packed) row
   // Made where they are used: what they hold would cost registers throughout.
   auto scores_of = [&](const WorkTile& tile) { return Scores<C>(p, tile.sequence(), tile.head << pack); };
   const float multiplier = scores_of(read_tile(slot(0))).multiplier;
@@ -250,7 +250,6 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
     const i32 keys = tile.key_end - tile.key_begin;
     beyond = ptx::uniform(tile.blocks(C.Bc) * C.Bc - (keys < 0 ? 0 : keys));
     const i32 row0 = tile.row0 + group * kGroupRows, last = tile.sq - 1;
-    row = tile.row0 + warp_row + lane / 4;
     Range<i32> open{0, tile.sk};
     if constexpr (C.masked) {
       const Band<i32> band = band_of(p, tile.sequence());
@@ -261,11 +260,12 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
     open_begin = ptx::uniform(open.begin > tile.key_begin ? ceil_div(open.begin - tile.key_begin, C.Bc) : 0);
   };
   auto own_tile = [&] { return read_tile(slot(n)); };
+  auto own_row = [&](const WorkTile& tile) { return tile.row0 + warp_row + lane / 4; };   // the first, packed
   auto key = [&](const WorkTile& tile) { return tile.key_begin + j * C.Bc + 2 * quad; };  // of s_frag[0][0]
   auto open_scores = [&] {
     if constexpr (!Scores<C>::kRaw || C.boolean_mask) {
       const WorkTile tile = own_tile();
-      scores_of(tile).template apply<false>(s_frag, row, key(tile));
+      scores_of(tile).template apply<false>(s_frag, own_row(tile), key(tile));
     }
   };
   auto masked_scores = [&](auto& s, const WorkTile& tile, i32 first_key) {
@@ -273,12 +273,12 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
       Range<i32> visible[2] = {{0, tile.sk}, {0, tile.sk}};
       if constexpr (C.masked) {
         const Band<i32> band = band_of(p, tile.sequence());
-        const i32 own_row = tile.row0 + warp_row + lane / 4;
-        visible[0] = band.row(own_row >> pack), visible[1] = band.row((own_row + 8) >> pack);
+        const i32 row = own_row(tile);
+        visible[0] = band.row(row >> pack), visible[1] = band.row((row + 8) >> pack);
       }
       mask_rows(s, visible, first_key);
     } else {
-      scores_of(tile).template apply<true>(s, row, first_key);
+      scores_of(tile).template apply<true>(s, own_row(tile), first_key);
     }
   };
 
@@ -417,7 +417,7 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
   auto pack_p = [&] {
     if constexpr (C.dropout) {
       const WorkTile tile = own_tile();
-      Dropout(p, tile.b, tile.head << pack).apply(s_frag, row, key(tile));
+      Dropout(p, tile.b, tile.head << pack).apply(s_frag, own_row(tile), key(tile));
     }
 #pragma unroll
     for (int kk = 0; kk < kKeySteps; ++kk)
@@ -496,9 +496,11 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
   };
 
   // (6) O_i / l_i and L_i = m_i + log l_i to global memory
-  bool suspect = false;  // some row is not finite though its LSE is
+  const u32 suspect = ptx::shared_address(&smem.suspect[4 * group + warp]);
   auto store = [&] {
-    suspect |= store_output<C>(o_acc, stats, own_tile(), warp_row, smem.out[4 * group + warp], p, launch);
+    if (store_output<C>(o_acc, stats, own_tile(), warp_row, smem.out[4 * group + warp], p, launch))
+        [[unlikely]]
+      ptx::st_shared(suspect, 1);
   };
 
   if (kTurns && group == 1) ptx::bar_arrive(2, 256);
@@ -534,7 +536,7 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
   store();
   if (ptx::elect_one()) ptx::tma_store_wait();
   ptx::sync_warp();
-  if (kCanHide && ptx::vote_any(suspect)) repair_tiles(smem, p, launch, n + 1, warp_row);
+  if (kCanHide && ptx::ld_shared(suspect) != 0) repair_tiles(smem, p, launch, n + 1, warp_row);
 }
 
 template <Config C>
@@ -551,15 +553,22 @@ forward(TILEWISE_GRID_CONSTANT const AttentionParams p, TILEWISE_GRID_CONSTANT c
       ptx::mbarrier_init(smem.k_full[s], 1), ptx::mbarrier_init(smem.k_empty[s], C.warps);
       ptx::mbarrier_init(smem.v_full[s], 1), ptx::mbarrier_init(smem.v_empty[s], C.warps);
     }
+    for (u32& none : smem.suspect) ptx::st_shared(ptx::shared_address(&none), 0);
     ptx::mbarrier_init(smem.tile_full, 1);
     ptx::mbarrier_init(smem.tile_empty, 2 + C.warps);
     ptx::mbarrier_init_fence();
   }
   ptx::sync_threads();
 
-  // The launch gives every thread as many registers; the producer's are worth more to the others.
-  constexpr int kProducerRegisters = groups(C) == 2 ? 40 : 32,
-                kConsumerRegisters = groups(C) == 2 ? 232 : 160;
+  // The launch gives every thread as many registers; the producer's are worth more to the others, most where
+  // O is wide. A walk over sequences takes some.
+  constexpr bool kWide = C.dv > 128 && !C.varlen;
+  constexpr int kProducerRegisters = groups(C) > 2 ? 32
+                                     : kWide       ? 24
+                                                   : 40,
+                kConsumerRegisters = groups(C) > 2 ? 160
+                                     : kWide       ? 240
+                                                   : 232;
   if (warp < 4) {
     ptx::registers_decrease<kProducerRegisters>();
     if (warp == 0) choose_tiles(smem, p, launch);

@@ -70,19 +70,28 @@ constexpr bool choose_forward_tiles(Config& c, int D, int Dv, i64 rows) {
     c.Bc = c.d == c.dv ? 64 : 80;
   }
   if (!plain && widest > 64) c.q_registers = false;
-  // What the scores need takes registers.
+  // What the scores need takes registers, and NVRTC's time.
   const bool reads = c.bias || c.boolean_mask;
-  if (reads || (widest > 64 && (c.alibi || c.dropout))) c.Bc = reads && widest > 128 ? 32 : 64;
+  const int features = c.softcap + c.alibi + c.bias + c.boolean_mask + c.dropout;
+  if (reads || features > 2 || (widest > 64 && (c.alibi || c.dropout)))
+    c.Bc = features > 2 || (reads && (features > 1 || widest > 128)) ? 32 : 64;
   return true;
 }
 
-// Heads are packed when nothing else tells them apart (scores of their own, dropout): their rows fill tiles
-// together. With a mask only short sequences gain by it.
-constexpr i32 pack_log2(const Config& c, i32 group, i64 Sq) {
+// Heads can be packed when nothing else tells them apart (scores of their own, dropout). With a mask only
+// short sequences gain by it.
+constexpr i32 most_packed_log2(const Config& c, i32 group, i64 Sq) {
   if (c.softcap || c.alibi || c.bias || c.boolean_mask || c.dropout || (c.masked && Sq > 128)) return 0;
   i32 log2 = 0;
   while (log2 < 6 && group % (2 << log2) == 0) ++log2;
   return log2;
+}
+
+// They are where their rows then need fewer tiles. (Of the lengths of packed sequences only one is known.)
+constexpr i32 pack_log2(const Config& c, i32 group, i64 Sq) {
+  const i32 log2 = most_packed_log2(c, group, Sq);
+  const auto tiles = [&](i64 rows) { return (rows + c.Br - 1) / c.Br; };
+  return c.varlen || tiles(Sq << log2) < tiles(Sq) << log2 ? log2 : 0;
 }
 
 constexpr TileOrder tile_order(const Config& c, const AttentionParams& p) {

@@ -40,8 +40,8 @@ TILEWISE_INLINE void store_rows_that_exist(const StageBox* stage, int boxes, i32
   ptx::sync_warp();
 }
 
-// O_i / l_i and L_i = m_i + log l_i of rows warp_row .. + 16 of the tile. o holds O_i, and is used up. True:
-// some row is not finite though its L is.
+// O_i / l_i and L_i = m_i + log l_i of rows warp_row .. + 16 of the tile. o holds O_i, and is used up. True,
+// of all lanes: some row is not finite though its L is.
 template <Config C>
 TILEWISE_INLINE bool store_output(float (&o)[C.dv / 8][4], const RowStats& stats, const WorkTile& tile,
                                   i32 warp_row, StageBox* stage, const AttentionParams& p,
@@ -49,7 +49,7 @@ TILEWISE_INLINE bool store_output(float (&o)[C.dv / 8][4], const RowStats& stats
   using N = Number<C.element>;
   constexpr bool kCanHide = C.masked || C.boolean_mask;  // keys of a loaded block from rows of the tile
   constexpr int kBoxes = column_boxes(C.dv), kStaged = stage_boxes(C);
-  const int lane = int(ptx::thread_index() % 32);
+  const int lane = int(ptx::opaque(ptx::thread_index()) % 32);  // what is made of it lives here only
   const i32 pack = launch.pack_log2, row0 = tile.row0 + warp_row, b = p.cu_seqlens_q ? 0 : tile.b;
   const OutputRow own[2] = {{tile, pack, row0 + lane / 4}, {tile, pack, row0 + lane / 4 + 8}};
   float sink[2] = {-infinity(), -infinity()};
@@ -112,8 +112,7 @@ TILEWISE_INLINE bool store_output(float (&o)[C.dv / 8][4], const RowStats& stats
                         l[h].lse);
     if constexpr (kCanHide) suspect |= exists && (spoiled[h] & 0x7FFF7FFFu) != 0 && is_finite(l[h].lse);
   }
-  ptx::sync_warp();
-  return suspect;
+  return ptx::vote_any(suspect);
 }
 
 }  // namespace tilewise::wgmma

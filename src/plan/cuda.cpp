@@ -75,11 +75,12 @@ std::string plan_wgmma(const Problem& p, const CudaMachine& m, CudaChoice& choic
              "strides of "
              "multiples of 8 elements";
   if (!wgmma::tma_writable(reinterpret_cast<uintptr_t>(p.out.data), p.out.stride, p.Dv))
-    return "writes rows of out in steps of 8 bytes: contiguous, Dv, address and strides multiples of 4 "
-           "elements";
+    return "the tensor map of out needs contiguous rows of a multiple of 8 elements, an address of a "
+           "multiple "
+           "of 16 bytes and strides of multiples of 8 elements";
   Config c = features(p);
   c.strided = false;
-  const i64 rows = p.Sq << wgmma::pack_log2(c, i32(p.group()), p.Sq);
+  const i64 rows = p.Sq << wgmma::most_packed_log2(c, i32(p.group()), p.Sq);
   if (!wgmma::choose_forward_tiles(c, int(p.D), int(p.Dv), rows) ||
       wgmma::forward_smem_bytes(c) > m.shared_memory)
     return no_tile(p, m);

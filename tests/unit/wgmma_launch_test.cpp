@@ -58,7 +58,7 @@ TEST(WgmmaTiles, EveryHeadDimFitsOneMultiprocessor) {
           EXPECT_GE(wgmma::stage_boxes(c), 1) << D << " " << Dv;
           EXPECT_EQ(c.Br, wgmma::groups(c) * wgmma::kGroupRows);
           // Accumulators of S and O, P, and Q if it is there, beside 24 registers for the rest.
-          const int cap = wgmma::groups(c) == 2 ? 232 : 160;
+          const int cap = wgmma::groups(c) == 2 ? 232 : 160;  // the least of a kind
           EXPECT_LE(c.Bc / 2 + c.Bc / 4 + c.dv / 2 + (c.q_registers ? c.d / 4 : 0), cap - 24)
               << D << " " << Dv;
         }
@@ -83,12 +83,19 @@ TEST(WgmmaMaps, PackedHeadsAreRows) {
   }
 }
 
-TEST(WgmmaPacking, LargestPowerOfTwoOfTheGroupUnlessHeadsDiffer) {
+TEST(WgmmaPacking, LargestPowerOfTwoOfTheGroupWhereItSavesTiles) {
   Config c;
-  EXPECT_EQ(wgmma::pack_log2(c, 1, 4096), 0);
-  EXPECT_EQ(wgmma::pack_log2(c, 6, 4096), 1);
+  c.Br = 128;
+  EXPECT_EQ(wgmma::pack_log2(c, 1, 4000), 0);
+  EXPECT_EQ(wgmma::pack_log2(c, 6, 4000), 1);
+  EXPECT_EQ(wgmma::pack_log2(c, 8, 4000), 3);
+  EXPECT_EQ(wgmma::pack_log2(c, 256, 4000), 6);
+  EXPECT_EQ(wgmma::pack_log2(c, 8, 4096), 0);  // every head fills its tiles
+  EXPECT_EQ(wgmma::pack_log2(c, 8, 0), 0);
+  c.Br = 192;
   EXPECT_EQ(wgmma::pack_log2(c, 8, 4096), 3);
-  EXPECT_EQ(wgmma::pack_log2(c, 256, 4096), 6);
+  c.Br = 128, c.varlen = true;  // other sequences may not
+  EXPECT_EQ(wgmma::pack_log2(c, 8, 4096), 3);
   c.masked = true;  // pays only where a head does not fill a tile
   EXPECT_EQ(wgmma::pack_log2(c, 8, 16), 3);
   EXPECT_EQ(wgmma::pack_log2(c, 8, 129), 0);
