@@ -32,10 +32,9 @@ struct SmemPlan {
   u64 k_full[C.stages], k_empty[C.stages];
   u64 v_full[C.stages], v_empty[C.stages];
   u64 tile_full, tile_empty;
-  WorkTileWords tile;             // that is begun next
-  WorkTileWords own[2][C.warps];  // that each warp is at, and the one after or before
-  u32 done[kMaxTiles];            // indices of the tiles that the block has worked on
-  u32 suspect[C.warps];           // a warp has stored rows that are not finite though their LSE is
+  WorkTileWords tile[kTileSlots];  // number n in n % kTileSlots: that a warp is at, the one before, the next
+  u32 done[kMaxTiles];             // indices of the tiles that the block has worked on
+  u32 suspect[C.warps];            // a warp has stored rows that are not finite though their LSE is
 };
 
 // The next buffer of a ring and the parity of its next phase.
@@ -48,14 +47,20 @@ struct Ring {
   }
 };
 
-// The block's n-th tile, for a warp that works on it: it takes its copy.
+// Where the block's n-th tile is: known after await_tile(), there until the warp has begun two more.
 template <Config C>
-TILEWISE_INLINE WorkTile begun_tile(SmemPlan<C>& smem, i32 n) {
+TILEWISE_INLINE u32 tile_slot(SmemPlan<C>& smem, i32 n) {
+  return ptx::shared_address(&smem.tile[u32(n) % kTileSlots]);
+}
+
+// For a warp that works on the block's n-th tile. False: there is none.
+template <Config C>
+TILEWISE_INLINE bool await_tile(SmemPlan<C>& smem, i32 n) {
   ptx::mbarrier_wait(smem.tile_full, n & 1);
-  const WorkTile t = read_tile(ptx::shared_address(&smem.tile));
+  const bool there = i32(ptx::ld_shared(tile_slot(smem, n))) >= 0;  // WorkTile::b
   ptx::sync_warp();
   if (ptx::thread_index() % 32 == 0) ptx::mbarrier_arrive(smem.tile_empty);
-  return t;
+  return there;
 }
 
 // ---- Warp 0: which tile comes next, and its Q ----
@@ -92,7 +97,7 @@ TILEWISE_INLINE void choose_tiles(SmemPlan<C>& smem, const AttentionParams& p, c
   for (i32 n = 0;; ++n) {
     if (leader) {
       if (tile.b >= 0) ptx::st_shared(ptx::shared_address(&smem.done[n]), index);
-      write_tile(ptx::shared_address(&smem.tile), tile);
+      write_tile(tile_slot(smem, n), tile);
       ptx::mbarrier_arrive(smem.tile_full);
     }
     if (tile.b < 0) return;
@@ -113,9 +118,9 @@ TILEWISE_INLINE void load_blocks(SmemPlan<C>& smem, Buffers& buffers, u64* full,
   const bool leader = ptx::elect_one();
   Ring<C.stages> ring;
   for (i32 n = 0;; ++n) {
-    const WorkTile t = begun_tile(smem, n);
-    if (t.b < 0) break;
+    if (!await_tile(smem, n)) break;
     if (!leader) continue;
+    const WorkTile t = read_tile(tile_slot(smem, n));
     const i32 kv_head = (t.head << launch.pack_log2) / p.group, batch = p.cu_seqlens_k ? 0 : t.b;
     for (i32 j = t.blocks(C.Bc) - 1; j >= 0; --j) {
       auto& buffer = buffers[ring.stage];
@@ -218,13 +223,8 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
     if (lane == 0) ptx::mbarrier_arrive(bar);
   };
   // A tile lies in shared memory, where whatever needs it reads it again.
-  auto slot = [&](i32 tile) { return ptx::shared_address(&smem.own[tile & 1][4 * group + warp]); };
-  auto take_tile = [&](i32 which) {
-    const WorkTile tile = begun_tile(smem, which);
-    if (lane == 0) write_tile(slot(which), tile);
-    ptx::sync_warp();
-    return ptx::uniform(tile.b) >= 0;
-  };
+  auto slot = [&](i32 which) { return tile_slot(smem, which); };
+  auto take_tile = [&](i32 which) { return ptx::uniform(await_tile(smem, which)) != 0; };
   if (!take_tile(0)) return;
   i32 j, open_end, open_begin;  // this block; blocks [open_begin, open_end) need no mask
   i32 beyond;                   // rows of V in the tile's last block that no row sees, until they are cleared

@@ -10,6 +10,7 @@
 namespace tilewise::wgmma {
 
 inline constexpr int kGroupRows = 64;         // query rows of a warpgroup
+inline constexpr int kTileSlots = 4;          // tiles that a thread block keeps
 inline constexpr int kMaxTiles = 256;         // that one thread block works on
 inline constexpr int kWarpRows = 16;          // of them, of a warp
 inline constexpr int kSmemBytes = 227 << 10;  // of a thread block

@@ -12,7 +12,7 @@
 namespace tilewise::wgmma {
 
 struct WorkTile {
-  i32 b;                     // -1: no more tiles
+  i32 b;                     // first, so that it is found; -1: no more tiles
   i32 head, row0;            // packed head; first packed row, counted in the sequence
   i32 sq, sk, q_row, k_row;  // the sequence (tile/sequence.h)
   i32 key_begin, key_end;    // keys that some row of the tile sees
