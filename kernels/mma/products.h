@@ -150,7 +150,7 @@ struct Products<Element::fp32, d, dv, Br, Bc, tiles, query_in_registers> {
 #pragma unroll
         for (int m = 0; m < tiles; ++m)
 #pragma unroll
-          for (int r = 0; r < 4; ++r) s[m][n][r] += part[m][r] + cross[m][r];
+          for (int r = 0; r < 4; ++r) s[m][n][r] += added_up(part[m][r], cross[m][r]);
       }
     }
   }
@@ -184,7 +184,7 @@ struct Products<Element::fp32, d, dv, Br, Bc, tiles, query_in_registers> {
 #pragma unroll
         for (int m = 0; m < tiles; ++m)
 #pragma unroll
-          for (int r = 0; r < 4; ++r) o[m][n][r] += part[m][r] + cross[m][r];
+          for (int r = 0; r < 4; ++r) o[m][n][r] += added_up(part[m][r], cross[m][r]);
       }
     }
   }

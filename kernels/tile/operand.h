@@ -259,7 +259,7 @@ TILEWISE_INLINE void multiply_add(float (&c)[MT][NT][4], LoadA&& load_a, LoadB&&
 #pragma unroll
           for (int x = 0; x < 2; ++x)
 #pragma unroll
-            for (int r = 0; r < 4; ++r) c[mt][nt + x][r] += part[mt][x][r] + cross[mt][x][r];
+            for (int r = 0; r < 4; ++r) c[mt][nt + x][r] += added_up(part[mt][x][r], cross[mt][x][r]);
       }
     };
     if constexpr (kUnrolled) {

@@ -30,4 +30,11 @@ TILEWISE_INLINE void multiply_split(float (&sum)[4], float (&cross)[4], const Sp
   ptx::mma_tf32(sum, big, b0.big, b1.big);
 }
 
+// What a chain adds. Where an operand is infinite its products with rests may be infinities of the other sign
+// and NaNs: then the big ones alone say what the sum is.
+TILEWISE_INLINE float added_up(float sum, float cross) {
+  constexpr float kInfinity = __builtin_bit_cast(float, 0x7F800000u);
+  return sum + ((cross < 0 ? -cross : cross) < kInfinity ? cross : 0.f);
+}
+
 }  // namespace tilewise

@@ -247,6 +247,18 @@ inline constexpr Config kBackwardConfigs[] = {
      .warps_dq = 2,
      .masked = true,
      .deterministic = true},
+    // fp32 without a mask: nothing looks at NaNs again
+    {.kernel = Kernel::backward,
+     .element = Element::fp32,
+     .d = 32,
+     .dv = 32,
+     .Br = 32,
+     .Bc = 32,
+     .warps = 4,
+     .stages = 1,
+     .warps_s = 2,
+     .warps_dkv = 2,
+     .warps_dq = 2},
 };
 
 }  // namespace tilewise

@@ -198,6 +198,12 @@ TEST(EmulatedForward, VisibleNaNs) {
   });
   expect_right<c>(line, [](Attention& x) { x.set(x.k, NAN, 0, 70, 0, 3); });
   expect_right<c>(line, [](Attention& x) { x.set(x.q, NAN, 0, 99, 0, 63); });
+  expect_right<planned<kFp32, 64, 64>()>(
+      "fp32 fwd B=1 Sq=40 Sk=90 H=1 Hk=1 D=16 Dv=16 seed=4", [](Attention& x) {
+        x.set(x.v, INFINITY, 0, 50, 0, 5);
+        x.set(x.v, -INFINITY, 0, 89, 0, 6);
+        x.set(x.v, INFINITY, 0, 3, 0, 7), x.set(x.v, -INFINITY, 0, 80, 0, 7);
+      });
   expect_right<planned<kFp16, 64, 64>()>("fp16 fwd B=1 Sq=40 Sk=80 H=1 Hk=1 D=64 Dv=64 seed=3",
                                          [](Attention& x) { x.set(x.v, NAN, 0, 79, 0, 0); });
 }
