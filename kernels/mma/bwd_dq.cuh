@@ -119,7 +119,8 @@ backward_dq(const TILEWISE_GRID_CONSTANT AttentionParams p) {
     // (1) S = Q_i K_j^T   [16 of Br, Bc] fp32
     float s_frag[1][NT][4];
     tile::clear(s_frag);
-    tile::multiply_add<M, C.d>(
+    constexpr int kScoreChain = C.d <= 64 ? 2 : 4;  // as in products.h
+    tile::multiply_add<M, C.d, false, kScoreChain>(
         s_frag, [&](int, int k) { return M::a_along(q_smem, lane.lane, warp_row, k); },
         [&](int nt, int k) { return M::b_along(k_smem, lane.lane, nt * 16, k); });
 

@@ -109,6 +109,9 @@ struct Products<Element::fp32, d, dv, Br, Bc, tiles, query_in_registers> {
   using K = SmemTile<Element::fp32, Bc, d, Access::k_pairs>;
   using V = SmemTile<Element::fp32, Bc, dv, Access::n_rows>;
   static constexpr int kChain = tiles == 1 ? 4 : 2;  // k steps between two roundings to nearest
+  // Scores round where the backward's do: what a score far from 0 loses must be lost again, or P does not sum
+  // up to 1 there.
+  static constexpr int kScoreChain = d <= 64 ? 2 : kChain;
 
   u32 q_smem, first_row;
 
@@ -124,12 +127,12 @@ struct Products<Element::fp32, d, dv, Br, Bc, tiles, query_in_registers> {
 #pragma unroll
         for (int r = 0; r < 4; ++r) s[m][n][r] = 0.f;
 #pragma unroll 1
-    for (int k0 = 0; k0 < d / 8; k0 += kChain) {
-      Split a[tiles][kChain][4];
+    for (int k0 = 0; k0 < d / 8; k0 += kScoreChain) {
+      Split a[tiles][kScoreChain][4];
 #pragma unroll
       for (int m = 0; m < tiles; ++m)
 #pragma unroll
-        for (int k = 0; k < kChain; ++k)
+        for (int k = 0; k < kScoreChain; ++k)
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
             const ptx::Vec2 x =
@@ -141,7 +144,7 @@ struct Products<Element::fp32, d, dv, Br, Bc, tiles, query_in_registers> {
       for (int n = 0; n < Bc / 8; ++n) {
         float part[tiles][4] = {}, cross[tiles][4] = {};
 #pragma unroll
-        for (int k = 0; k < kChain; ++k) {
+        for (int k = 0; k < kScoreChain; ++k) {
           const ptx::Vec2 x = ptx::ld_shared_v2(pair_address<K>(k_smem, u32(8 * n) + g, k0 + k, q));
           const Split b0 = split(ptx::float_of(x.w[0])), b1 = split(ptx::float_of(x.w[1]));
 #pragma unroll

@@ -44,8 +44,7 @@ TEST_F(Values, C15_NanInAPartlyVisibleValue) {
                [&](Attention& x) { x.v.set(kNan, 0, j, 1, 5); });
 }
 
-// No dP of such a row is finite: its dS is NaN for every key that it sees, whatever the signs in v. (fp32
-// under a mask alone: docs/semantics.md, "What takes part shows".)
+// No dP of such a row is finite: its dS is NaN for every key that it sees, whatever the signs in v.
 TEST_F(Values, C15_NotFiniteDoutIsTheRowsKeys) {
   const auto expect_all = [&](const char* dtype, const char* flags) {
     for (double bad : {kNan, kInf, -kInf})
