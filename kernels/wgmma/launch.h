@@ -50,19 +50,22 @@ constexpr int tile_dim(int d) {
   return d <= 64 ? 64 : d <= 96 ? 96 : d <= 128 ? 128 : d <= 192 ? 192 : d <= 256 ? 256 : 0;
 }
 
-// Fills the tile of a forward whose element and features are set. False beyond head dim 256 and for fp32.
-constexpr bool choose_forward_tiles(Config& c, int D, int Dv, i64 rows) {
+// Fills the tile of a forward whose element and features are set. rows: of a packed head; keys: of a
+// sequence. False beyond head dim 256 and for fp32.
+constexpr bool choose_forward_tiles(Config& c, int D, int Dv, i64 rows, i64 keys) {
   c.family = Family::wgmma;
   c.kernel = Kernel::forward;
   c.d = tile_dim(D), c.dv = tile_dim(Dv);
   if (!c.d || !c.dv || c.element == Element::fp32) return false;
   c.warps = 8, c.Br = 128, c.Bc = 128, c.stages = 2, c.q_registers = true;
   const int widest = c.d > c.dv ? c.d : c.dv;
-  // Three warpgroups where registers allow and the rows fill their tiles; the score functors take registers.
+  // Three warpgroups where registers allow, the rows fill their tiles and the loop over keys is long (many
+  // rows of packed heads do not make it so); the score functors take registers.
   const bool plain = !(c.softcap || c.alibi || c.bias || c.boolean_mask || c.dropout);
   if (widest == 64) {
     c.stages = 3;
-    if (plain && rows >= (c.masked ? 4096 : 2048)) c.warps = 12, c.Br = 192, c.q_registers = false;
+    const i64 least = c.masked ? 4096 : 2048;
+    if (plain && rows >= least && keys >= least) c.warps = 12, c.Br = 192, c.q_registers = false;
   } else if (widest == 192) {
     c.q_registers = false;
     c.Bc = c.dv == 192 ? 96 : 128;

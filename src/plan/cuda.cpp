@@ -81,7 +81,7 @@ std::string plan_wgmma(const Problem& p, const CudaMachine& m, CudaChoice& choic
   Config c = features(p);
   c.strided = false;
   const i64 rows = p.Sq << wgmma::most_packed_log2(c, i32(p.group()), p.Sq);
-  if (!wgmma::choose_forward_tiles(c, int(p.D), int(p.Dv), rows) ||
+  if (!wgmma::choose_forward_tiles(c, int(p.D), int(p.Dv), rows, p.Sk) ||
       wgmma::forward_smem_bytes(c) > m.shared_memory)
     return no_tile(p, m);
   if (rows * p.B * p.H > i64{1} << 30 || p.total_k > i64{1} << 30)

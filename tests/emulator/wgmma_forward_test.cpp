@@ -85,7 +85,7 @@ std::string emulate(Attention& x, const Problem& p, emulator::Order order, u32 b
 template <Config features, int D, int Dv, i64 rows = 4096>
 constexpr Config planned() {
   Config c = features;
-  if (!wgmma::choose_forward_tiles(c, D, Dv, rows)) throw "no tile";
+  if (!wgmma::choose_forward_tiles(c, D, Dv, rows, rows)) throw "no tile";
   return c;
 }
 

@@ -130,6 +130,25 @@ TEST(PlanCuda, HeadDimsThatNoTileHoldsStream) {
   EXPECT_NE(text.find("no tile holds D 512"), text.npos) << text;
 }
 
+// Packed heads have many rows, but a loop over keys no longer than others.
+TEST(PlanCuda, GroupedHeadsTakeTheTileOfOthersAsLong) {
+  const auto tile = [](i64 S, i64 H, i64 Hk, bool causal) {
+    Problem p = cuda_problem(TW_FORWARD, TW_BF16, 64, 64);
+    p.Sq = p.Sk = S, p.H = H, p.Hk = Hk, p.causal = causal, p.scale = 0.125;
+    p.q.stride = p.out.stride = {S * H * 64, H * 64, 64, 1};
+    p.k.stride = p.v.stride = {S * Hk * 64, Hk * 64, 64, 1};
+    const plan::Decision d = plan::decide_cuda(p, plan::machine_of_arch(90));
+    EXPECT_EQ(d.algorithm, "wgmma");
+    return std::get<plan::CudaChoice>(d.choice).kernels.front();
+  };
+  for (i64 S : {512, 1024, 2048, 4096, 8192, 16384})
+    for (bool causal : {false, true}) {
+      const Config alone = tile(S, 32, 32, causal);
+      EXPECT_EQ(alone.Br, S >= (causal ? 4096 : 2048) ? 192 : 128) << S;
+      for (i64 Hk : {1, 4, 16}) EXPECT_EQ(tile(S, 32, Hk, causal), alone) << S << " " << Hk;
+    }
+}
+
 TEST(PlanCuda, ADeterministicDbiasOfABroadcastBiasHasItsOwnKernel) {
   for (i64 D : {64, 320}) {
     Problem p = cuda_problem(TW_BACKWARD, TW_BF16, D, D);

@@ -51,7 +51,7 @@ TEST(WgmmaTiles, EveryHeadDimFitsOneMultiprocessor) {
           Config c;
           c.element = Element::bf16;
           c.softcap = features & 1, c.dropout = features & 2;
-          ASSERT_TRUE(wgmma::choose_forward_tiles(c, D, Dv, rows));
+          ASSERT_TRUE(wgmma::choose_forward_tiles(c, D, Dv, rows, rows));
           EXPECT_GE(c.d, D);
           EXPECT_GE(c.dv, Dv);
           EXPECT_LE(wgmma::forward_smem_bytes(c), wgmma::kSmemBytes) << D << " " << Dv;
@@ -64,9 +64,24 @@ TEST(WgmmaTiles, EveryHeadDimFitsOneMultiprocessor) {
         }
   Config c;
   c.element = Element::fp32;
-  EXPECT_FALSE(wgmma::choose_forward_tiles(c, 64, 64, 1));
+  EXPECT_FALSE(wgmma::choose_forward_tiles(c, 64, 64, 1, 1));
   c.element = Element::fp16;
-  EXPECT_FALSE(wgmma::choose_forward_tiles(c, 257, 64, 1));
+  EXPECT_FALSE(wgmma::choose_forward_tiles(c, 257, 64, 1, 1));
+}
+
+TEST(WgmmaTiles, ThreeWarpgroupsNeedManyRowsAndALongLoopOverKeys) {
+  for (bool masked : {false, true}) {
+    const i64 least = masked ? 4096 : 2048;
+    const auto warps = [&](i64 rows, i64 keys) {
+      Config c;
+      c.masked = masked;
+      EXPECT_TRUE(wgmma::choose_forward_tiles(c, 64, 64, rows, keys));
+      return c.warps;
+    };
+    EXPECT_EQ(warps(least, least), 12);
+    EXPECT_EQ(warps(least - 1, 1 << 20), 8);
+    EXPECT_EQ(warps(1 << 20, least - 1), 8);
+  }
 }
 
 TEST(WgmmaMaps, PackedHeadsAreRows) {
