@@ -157,6 +157,10 @@ int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void*, int, size_t)
 }
 int cuLaunchKernelEx(const CUlaunchConfig* c, std::string* function, void** arguments, void**) {
   FAIL_IF_TOLD;
+  const auto within = [](unsigned n, unsigned most) { return n >= 1 && n <= most; };
+  if (!function || !within(c->gridDimX, 0x7FFFFFFF) || !within(c->gridDimY, 65535) ||
+      !within(c->gridDimZ, 65535) || !within(c->blockDimX, 1024))
+    return 1;  // CUDA_ERROR_INVALID_VALUE
   const std::lock_guard lock(mutex);
   const auto* first = static_cast<const unsigned char*>(arguments[argument_index]);
   launches.push_back({*function,

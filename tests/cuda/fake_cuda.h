@@ -1,5 +1,6 @@
 // A stand-in for libcuda: devices that remember what was asked of them. Its memory is host memory; its
-// kernels do nothing.
+// kernels do nothing. Grids that the driver refuses it refuses as well: empty ones, and what a dimension
+// cannot hold.
 //   FAKE_CUDA_DEVICES   their compute capabilities, "90" when unset, "80 90" for two
 //   FAKE_CUDA_VERSION   13000 when unset
 //   FAKE_CUDA_NO_IDS    contexts have no numbers

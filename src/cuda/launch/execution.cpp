@@ -1,5 +1,7 @@
 #include "cuda/launch/execution.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "cuda/jit/config_text.h"
 #include "cuda/jit/kernels.h"
@@ -8,7 +10,10 @@
 namespace tilewise::cuda {
 
 CudaExecution::CudaExecution(int ordinal, std::vector<KernelUse> uses, size_t workspace)
-    : device_(device(ordinal)), uses_(std::move(uses)), workspace_((workspace + 255) / 256 * 256) {
+    : device_(device(ordinal)),
+      uses_(std::move(uses)),
+      idle_(std::all_of(uses_.begin(), uses_.end(), [](const KernelUse& use) { return use.shape.empty(); })),
+      workspace_((workspace + 255) / 256 * 256) {
   for (const KernelUse& use : uses_) names_.push_back("the kernel " + config_summary(use.config));
 }
 
@@ -23,7 +28,9 @@ const Function* CudaExecution::functions(uint64_t context) const {
   auto fresh = std::make_unique<Loaded>();
   fresh->context = context;
   for (const KernelUse& use : uses_)
-    fresh->functions.push_back(load_kernel(use.config, device_, context, int(use.shape.shared_bytes)));
+    fresh->functions.push_back(use.shape.empty()
+                                   ? Function{}
+                                   : load_kernel(use.config, device_, context, int(use.shape.shared_bytes)));
   fresh->next = std::move(owner_);
   owner_ = std::move(fresh);
   loaded_.store(owner_.get(), std::memory_order_release);
@@ -36,7 +43,7 @@ void CudaExecution::prepare() const {
 }
 
 void CudaExecution::run(const Problem& p, void* workspace, void* stream) const {
-  if (uses_.empty()) return;
+  if (idle_) return;
   const CurrentDevice current(device_.ordinal);
   known_pointers_.check(p, workspace_ ? workspace : nullptr);
   const Launcher launcher(uses_, names_, functions(current.context()), stream);
@@ -46,6 +53,7 @@ void CudaExecution::run(const Problem& p, void* workspace, void* stream) const {
 std::string CudaExecution::details() const {
   std::string text;
   for (const KernelUse& use : uses_) {
+    if (use.shape.empty()) continue;
     const FoundKernel found = look_up_kernel(use.config, device_.capability());
     text +=
         cat("kernel     ", config_summary(use.config), "\n           grid ", use.shape.grid[0], " x ",

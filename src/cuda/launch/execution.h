@@ -15,7 +15,8 @@
 
 namespace tilewise::cuda {
 
-// One launch of a plan. Its arguments come at run time, everything else is fixed here.
+// One launch of a plan. Its arguments come at run time, everything else is fixed here. With an empty grid it
+// keeps its place in the plan, but nothing is compiled or launched for it.
 struct KernelUse {
   Config config;
   LaunchShape shape;
@@ -66,6 +67,7 @@ class CudaExecution : public Execution {
 
   const Device& device_;
   const std::vector<KernelUse> uses_;
+  const bool idle_;  // every grid is empty
   std::vector<std::string> names_;
   const size_t workspace_;
   mutable KnownPointers known_pointers_;

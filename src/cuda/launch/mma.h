@@ -24,7 +24,7 @@ common::DbiasParams dbias_params(const Problem& p, const std::vector<Config>& ke
 
 std::vector<KernelUse> mma_forward_uses(const Problem& p, const Config& c);
 
-// The kernels that have something to do, in launch order; backward_dbias takes dbias_params(), the others
+// In launch order; backward_dbias takes dbias_params(), the others
 // mma_backward_params().
 std::vector<KernelUse> mma_backward_uses(const Problem& p, const std::vector<Config>& kernels);
 

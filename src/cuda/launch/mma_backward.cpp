@@ -95,9 +95,7 @@ class MmaBackward final : public CudaExecution {
       : CudaExecution(p.device_index, all_uses(p, kernels), mma_workspace(p, kernels).bytes),
         kernels_(kernels),
         workspace_(mma_workspace(p, kernels)),
-        strided_(std::any_of(kernels.begin(), kernels.end(), [](const Config& c) { return c.strided; })) {
-    for (const KernelUse& use : mma_backward_uses(p, kernels)) launches_.push_back(use.config.kernel);
-  }
+        strided_(std::any_of(kernels.begin(), kernels.end(), [](const Config& c) { return c.strided; })) {}
 
  private:
   void enqueue(const Problem& p, std::byte* workspace, const Launcher& launcher) const override {
@@ -105,8 +103,8 @@ class MmaBackward final : public CudaExecution {
     const AttentionParams a = mma_backward_params(p, workspace_, workspace);
     if (const size_t bytes = dbias_zeros(p, kernels_)) fill_zero(a.dbias_accum, bytes, launcher.stream());
     size_t use = 0;
-    for (const Kernel kernel : launches_) {
-      if (kernel == Kernel::backward_dbias)
+    for (const Config& c : kernels_) {
+      if (c.kernel == Kernel::backward_dbias)
         launcher(use++, dbias_params(p, kernels_, a.dbias_accum));
       else
         launcher(use++, a);
@@ -116,7 +114,6 @@ class MmaBackward final : public CudaExecution {
 
   const std::vector<Config> kernels_;
   const MmaWorkspace workspace_;
-  std::vector<Kernel> launches_;
   const bool strided_;
 };
 
@@ -167,8 +164,7 @@ common::DbiasParams dbias_params(const Problem& p, const std::vector<Config>& ke
 
 std::vector<KernelUse> mma_backward_uses(const Problem& p, const std::vector<Config>& kernels) {
   std::vector<KernelUse> uses;
-  for (const Config& c : kernels)
-    if (const KernelUse use = use_of(p, c); use.shape.grid[0] > 0) uses.push_back(use);
+  for (const Config& c : kernels) uses.push_back(use_of(p, c));
   return uses;
 }
 
