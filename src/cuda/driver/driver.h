@@ -76,8 +76,8 @@ struct LaunchShape {
   bool empty() const { return grid[0] == 0 || grid[1] == 0 || grid[2] == 0; }
 };
 
-// Throws when the driver refuses. An empty grid, which it does not take, launches nothing. `arguments` point to
-// the kernel's parameters.
+// Throws when the driver refuses. An empty grid, which it does not take, launches nothing.
+// `arguments` point to the kernel's parameters.
 void launch(const Function& f, const LaunchShape& shape, void** arguments, void* stream, const char* what);
 
 void fill_zero(void* pointer, size_t bytes, void* stream);
