@@ -50,20 +50,14 @@ class AtTheEdge {
   size_t size_;
 };
 
-void at_the_edge(Cases&, const std::string& line,
-                 const std::function<void(Attention&, const std::string&)>& run) {
-  for (const std::string& algorithm : algorithms()) {
-    Attention x(parse_case(line));
-    const AtTheEdge q(x.a.q, x.q), k(x.a.k, x.k), v(x.a.v, x.v), out(x.a.out, x.out), lse(x.a.lse, x.lse);
-    run(x, algorithm);
-  }
-}
-
+// A page of the host's memory can be forbidden. What a GPU reads past a tensor is a guard of NaNs (OnGpu).
 TEST_F(Shapes, C02_TailsAtTheEdgeOfMemory) {
   auto check = [&](const std::string& line) {
-    at_the_edge(*this, line, [&](Attention& x, const std::string& algorithm) {
+    for (const std::string& algorithm : cpu_algorithms()) {
+      Attention x(parse_case(line));
+      const AtTheEdge q(x.a.q, x.q), k(x.a.k, x.k), v(x.a.v, x.v), out(x.a.out, x.out), lse(x.a.lse, x.lse);
       judge(line, algorithm, check_attention(x, algorithm));
-    });
+    }
   };
   for (i64 n = 1; n <= 300; n += n < 140 ? 1 : 7) {
     const char* dtype[] = {"bf16", "fp32", "fp16"};

@@ -346,35 +346,30 @@ void Attention::fill() {
 }
 
 std::vector<Attention::Named> Attention::tensors() {
-  return {{"q", &q, false, false},
-          {"k", &k, false, false},
-          {"v", &v, false, false},
-          {"out", &out, true, false},
-          {"lse", &lse, true, false},
-          {"bias", &bias, false, false},
-          {"mask", &mask, false, false},
-          {"alibi_slopes", &alibi, false, false},
-          {"sink", &sink, false, false},
-          {"cu_seqlens_q", &cu_q, false, false},
-          {"cu_seqlens_k", &cu_k, false, false},
-          {"seqused_q", &used_q, false, false},
-          {"seqused_k", &used_k, false, false},
-          {"dout", &dout, false, false},
-          {"dlse", &dlse, false, false},
-          {"dq", &dq, false, true},
-          {"dk", &dk, false, true},
-          {"dv", &dv, false, true},
-          {"dbias", &dbias, false, true},
-          {"dsink", &dsink, false, true}};
+  return {{"q", &q, &tw_attention::q, false, false},
+          {"k", &k, &tw_attention::k, false, false},
+          {"v", &v, &tw_attention::v, false, false},
+          {"out", &out, &tw_attention::out, true, false},
+          {"lse", &lse, &tw_attention::lse, true, false},
+          {"bias", &bias, &tw_attention::bias, false, false},
+          {"mask", &mask, &tw_attention::mask, false, false},
+          {"alibi_slopes", &alibi, &tw_attention::alibi_slopes, false, false},
+          {"sink", &sink, &tw_attention::sink, false, false},
+          {"cu_seqlens_q", &cu_q, &tw_attention::cu_seqlens_q, false, false},
+          {"cu_seqlens_k", &cu_k, &tw_attention::cu_seqlens_k, false, false},
+          {"seqused_q", &used_q, &tw_attention::seqused_q, false, false},
+          {"seqused_k", &used_k, &tw_attention::seqused_k, false, false},
+          {"dout", &dout, &tw_attention::dout, false, false},
+          {"dlse", &dlse, &tw_attention::dlse, false, false},
+          {"dq", &dq, &tw_attention::dq, false, true},
+          {"dk", &dk, &tw_attention::dk, false, true},
+          {"dv", &dv, &tw_attention::dv, false, true},
+          {"dbias", &dbias, &tw_attention::dbias, false, true},
+          {"dsink", &dsink, &tw_attention::dsink, false, true}};
 }
 
 void Attention::bind() {
-  a.q = q.view, a.k = k.view, a.v = v.view, a.out = out.view, a.lse = lse.view;
-  a.bias = bias.view, a.mask = mask.view, a.alibi_slopes = alibi.view, a.sink = sink.view;
-  a.cu_seqlens_q = cu_q.view, a.cu_seqlens_k = cu_k.view, a.seqused_q = used_q.view,
-  a.seqused_k = used_k.view;
-  a.dout = dout.view, a.dlse = dlse.view, a.dq = dq.view, a.dk = dk.view, a.dv = dv.view;
-  a.dbias = dbias.view, a.dsink = dsink.view;
+  for (const Named& t : tensors()) a.*t.view = t.tensor->view;
 }
 
 tw_status Attention::run(tw_pass pass, const std::string& algorithm) {

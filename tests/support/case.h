@@ -73,6 +73,7 @@ struct Attention {
   struct Named {
     const char* name;
     Tensor* tensor;
+    tw_tensor tw_attention::*view;
     bool forward_output, backward_output;
   };
   std::vector<Named> tensors();

@@ -43,10 +43,15 @@ Outcome check_case(const Case& c, const std::string& algorithm) {
   return check_attention(x, algorithm);
 }
 
-std::vector<std::string> algorithms() {
+std::vector<std::string> cpu_algorithms() {
   std::vector<std::string> names;
   for (const plan::CpuIsa& isa : cpu::machine().isas)
     if (isa.usable && !(TILEWISE_TSAN && names.size() == 2)) names.push_back(isa.name);
+  return names;
+}
+
+std::vector<std::string> algorithms() {
+  std::vector<std::string> names = cpu_algorithms();
   for (const std::string& name : gpu_algorithms()) names.push_back(name);
   return names;
 }

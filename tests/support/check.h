@@ -22,6 +22,7 @@ Outcome check_case(const Case& c, const std::string& algorithm);
 // Every algorithm that can be forced here: the usable CPU instruction sets, and those of the GPU where there
 // is one.
 std::vector<std::string> algorithms();
+std::vector<std::string> cpu_algorithms();
 
 // The simplest case found, by halving sizes and dropping features, for which `fails` still holds.
 Case shrink(Case c, const std::function<bool(const Case&)>& fails);
