@@ -13,10 +13,10 @@ struct Split {
 
 TILEWISE_INLINE Split split(float x) {
   // To nearest, so that the rest has a bit less to hold than its 12: at most its last one is cut off by the
-  // instruction. cvt.tf32 would do the same at an eighth of the rate.
+  // instruction. cvt.tf32 would do the same at an eighth of the rate. A NaN may become a zero here, as the
+  // one that arithmetic gives does, whose bits are all ones; the rest of a NaN is one always.
   const u32 big = (ptx::bits_of(x) + 0x1000u) & 0xFFFFE000u;
-  const u32 small = ptx::bits_of(x - ptx::float_of(big));
-  return {big, x == ptx::float_of(big) ? 0u : small};  // infinity - infinity is no rest
+  return {big, ptx::bits_of(x - ptx::float_of(big))};
 }
 
 // The tensor cores truncate when they add. The products of the small parts have a sum of their own, so that
@@ -30,11 +30,11 @@ TILEWISE_INLINE void multiply_split(float (&sum)[4], float (&cross)[4], const Sp
   ptx::mma_tf32(sum, big, b0.big, b1.big);
 }
 
-// What a chain adds. Where an operand is infinite its products with rests may be infinities of the other sign
-// and NaNs: then the big ones alone say what the sum is.
+// What a chain adds. Where an operand is infinite its rest is a NaN, and its products with the other's rest
+// may be infinities of the wrong sign: then the big ones alone say what the sum is.
 TILEWISE_INLINE float added_up(float sum, float cross) {
   constexpr float kInfinity = __builtin_bit_cast(float, 0x7F800000u);
-  return sum + ((cross < 0 ? -cross : cross) < kInfinity ? cross : 0.f);
+  return (sum < 0 ? -sum : sum) == kInfinity ? sum : sum + cross;
 }
 
 }  // namespace tilewise

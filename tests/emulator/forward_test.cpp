@@ -197,6 +197,11 @@ TEST(EmulatedForward, VisibleNaNs) {
     x.set(x.v, -INFINITY, 0, 130, 0, 8);
   });
   expect_right<c>(line, [](Attention& x) { x.set(x.k, NAN, 0, 70, 0, 3); });
+  const double all_ones = __builtin_bit_cast(float, 0x7FFFFFFFu);  // the NaN that the GPU's arithmetic gives
+  expect_right<planned<kFp32, 64, 64>()>("fp32 fwd B=1 Sq=40 Sk=90 H=1 Hk=1 D=16 Dv=16 seed=4",
+                                         [&](Attention& x) { x.set(x.q, all_ones, 0, 7, 0, 3); });
+  expect_right<planned<kFp32, 64, 64>()>("fp32 fwd B=1 Sq=40 Sk=90 H=1 Hk=1 D=16 Dv=16 seed=4",
+                                         [&](Attention& x) { x.set(x.v, all_ones, 0, 50, 0, 3); });
   expect_right<c>(line, [](Attention& x) { x.set(x.q, NAN, 0, 99, 0, 63); });
   expect_right<planned<kFp32, 64, 64>()>(
       "fp32 fwd B=1 Sq=40 Sk=90 H=1 Hk=1 D=16 Dv=16 seed=4", [](Attention& x) {
@@ -243,6 +248,21 @@ TEST(EmulatedForward, EveryFeature) {
       "fp16 fwd B=3 Sq=7 Sk=300 H=6 Hk=2 D=40 Dv=64 window=4,-1 topleft softcap=1.5 amplitude=3 alibi=h "
       "bias=h11:fp16 mask=1hi1 "
       "dropout=0.25 varlen layout=m seed=11");
+}
+
+// A bias far below 0 is a number like any other: on all keys of a row it cancels.
+TEST(EmulatedForward, BiasesFarBelowZero) {
+  constexpr Config half = planned<Config{.element = Element::bf16, .bias = true}, 64, 64>();
+  constexpr Config full = planned<Config{.element = Element::fp32, .bias = true}, 64, 64>();
+  for (const double low : {-1e30, 1e30, -5e4, double(std::numeric_limits<float>::lowest())}) {
+    const auto change = [&](Attention& x) {
+      for (i64 i = 0; i < 70; ++i)
+        for (i64 j = 0; j < 200; ++j)
+          if (i % 2 || j < 90) x.bias.set(low, i, j);
+    };
+    expect_right<half>("bf16 fwd B=1 Sq=70 Sk=200 H=1 Hk=1 D=64 Dv=64 bias=ij:fp32 seed=3", change);
+    expect_right<full>("fp32 fwd B=1 Sq=70 Sk=200 H=1 Hk=1 D=64 Dv=64 bias=ij:fp32 sink seed=4", change);
+  }
 }
 
 TEST(EmulatedForward, Layouts) {

@@ -66,6 +66,9 @@ float truncated(double x) {
   return std::isfinite(x) && std::fabs(static_cast<double>(y)) > std::fabs(x) ? std::nextafter(y, 0.f) : y;
 }
 
+// The NaN that instructions give: all bits but the sign.
+float canonical(float x) { return std::isnan(x) ? float_of(0x7FFFFFFFu) : x; }
+
 // Products exact, their sum in double, one truncation to fp32 per instruction.
 template <int K>
 void multiply(const MmaLanes& lanes, const double (&a)[16][K], const double (&b)[K][8]) {
@@ -76,7 +79,7 @@ void multiply(const MmaLanes& lanes, const double (&a)[16][K], const double (&b)
       double sum = 0;
       for (int k = 0; k < K; ++k) sum += a[row][k] * b[k][column];
       float& c = lanes[static_cast<std::size_t>(lane)]->c[r];
-      c = truncated(c + sum);
+      c = canonical(truncated(c + sum));
     }
   }
 }
@@ -292,7 +295,7 @@ float ex2(float x) {
 float lg2(float x) { return std::log2(x); }
 float rcp(float x) { return 1.f / x; }
 float div(float x, float y) { return x / y; }
-float fma(float x, float y, float z) { return std::fma(x, y, z); }
+float fma(float x, float y, float z) { return canonical(std::fma(x, y, z)); }
 float max(float x, float y) { return std::fmax(x, y); }
 
 // warp.h
