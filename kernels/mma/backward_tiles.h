@@ -129,9 +129,10 @@ constexpr Config around_backward(Kernel kernel, const Config& main) {
   } else if (kernel == Kernel::backward_convert) {
     c.d = main.d;
   }
-  if (kernel == Kernel::backward_repair || (kernel == Kernel::backward_convert && repairs(main))) {
+  const bool repairing = kernel == Kernel::backward_repair || kernel == Kernel::backward_convert;
+  if (kernel == Kernel::backward_statistics || (repairing && repairs(main))) {
     c.masked = main.masked, c.softcap = main.softcap, c.alibi = main.alibi, c.bias = main.bias;
-    c.boolean_mask = main.boolean_mask, c.dropout = main.dropout;
+    c.boolean_mask = main.boolean_mask, c.dropout = repairing && main.dropout;
   }
   return c;
 }
@@ -146,6 +147,13 @@ constexpr u64 backward_repair_blocks(i64 B, i64 H, i64 Hk, i64 Sq, i64 Sk) {
   if (B * H * Sq == 0) return 0;
   const u64 blocks = (u64(B) * (u64(H) * u64(Sq) + u64(Hk) * u64(Sk)) + kRows - 1) / kRows;
   return blocks < kRepairBlocks ? blocks : kRepairBlocks;
+}
+
+// The statistics kernel: a warp a row, of so many rows a thread block.
+inline constexpr int kStatisticsThreads = 256, kStatisticsRows = 64;
+
+constexpr u64 backward_statistics_blocks(i64 B, i64 H, i64 Sq) {
+  return tile_blocks(kStatisticsRows, Sq, H, B);
 }
 
 constexpr bool choose_backward_dq_tiles(Config& c, int D, int Dv, int smem_limit) {

@@ -96,7 +96,7 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   const SequenceView seq = find_sequence_of_warp<C.varlen>(p, b);
   if (j0 >= seq.sk) return;
   const Band<i32> band = band_of(p, seq);
-  Scores<C> scores(p, band, b);
+  Scores<C> scores(p, band, seq);
 
   // The query blocks that see a key of this block, walked from the diagonal on and round to the start:
   // without a mask, every block starts elsewhere, so that not all of them add to the same dQ at once.

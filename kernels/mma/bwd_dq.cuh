@@ -54,7 +54,7 @@ backward_dq(const TILEWISE_GRID_CONSTANT AttentionParams p) {
             i0 = (blocks - 1) * C.Br - work.first;  // the longest rows first
   if (i0 >= seq.sq) return;
   const Band<i32> band = band_of(p, seq);
-  Scores<C> scores(p, band, b);
+  Scores<C> scores(p, band, seq);
   scores.select_head(h);
 
   const i32 i1 = i0 + C.Br < seq.sq ? i0 + C.Br : seq.sq;

@@ -66,7 +66,7 @@ struct Pair {
 
   // What the pair's row is multiplied by, P_ij or scale dS_ij. False: the pair takes no part.
   TILEWISE_INLINE bool weight(Gradient of, float& w) const {
-    Scores<C> scores(p, band_of(p, seq), seq.b);
+    Scores<C> scores(p, band_of(p, seq), seq);
     scores.select_head(h);
     if (!scores.unhidden(i, j)) return false;
     float slope;

@@ -5,6 +5,7 @@
 
 #include "../ptx/math.h"
 #include "../ptx/warp.h"
+#include "../shared/backward_layout.h"
 #include "../shared/philox.h"
 #include "../tile/exponential.h"
 #include "../tile/fragment.h"
@@ -52,21 +53,23 @@ template <Config C>
 struct Scores {
   static constexpr bool kPlain = !C.softcap && !C.alibi && !C.bias;  // the score is scale * q . k
   // The same numbers as the forward's (tile/score.h): its lse is a sum of these.
-  static constexpr bool kPrecise = C.element == Element::fp32;
-  static constexpr float kUnit = kPrecise ? 1.0f : kLog2e;
+  static constexpr bool kPrecise = C.element == Element::fp32, kExact = kPrecise || C.bias;
+  static constexpr float kUnit = kExact ? 1.0f : kLog2e;
 
   const AttentionParams& p;
   Band<i32> band;
   i32 b, h;
+  i64 statistics0;   // bias: where the sequence's rows of a head start in the workspace
   float scale_log2;  // of q . k to log2 units; softcap: to the tanh's argument; other scores: to kUnit
   float slope;
   DropoutKey key;
 
-  TILEWISE_INLINE Scores(const AttentionParams& params, const Band<i32>& its_band, i32 batch)
+  TILEWISE_INLINE Scores(const AttentionParams& params, const Band<i32>& its_band, const SequenceView& seq)
       : p(params),
         band(its_band),
-        b(batch),
+        b(seq.b),
         h(0),
+        statistics0(C.bias ? workspace_row(params.cu_seqlens_q != nullptr, seq.b, params.Sq, seq.q_row) : 0),
         scale_log2(C.softcap ? params.scale / params.softcap : params.scale * (kPlain ? kLog2e : kUnit)),
         slope(0.0f),
         key{0, 0} {
@@ -179,12 +182,20 @@ struct Scores {
   }
 
   // P of a score, and d score / d (scale q . k). Rows and keys past the end read the bias of the last one.
-  // lse: in log2 units; for fp32 natural, because of a large one times log2 e the rounding would show.
+  // lse: in log2 units; for fp32 and where there is a bias in natural ones, because of a large one times log2
+  // e the rounding would show; a bias may be so large that an lse has a rest (bwd_statistics.cuh).
   TILEWISE_INLINE float probability(float qk, i32 i, i32 j, float lse, float& derivative) const {
     const float s = value(qk, i, j, derivative);
+    if constexpr (C.bias) {
+      const float below = s - lse;
+      const float rest = ptx::load_global(p.lse_rest + (h * workspace_rows(p) + statistics0 + last_row(i)));
+      return kPrecise ? exp_of(below - rest) : ptx::ex2((below - rest) * kLog2e);
+    }
     if constexpr (kPrecise) return exp_of(kPlain ? ptx::fma(s, p.scale, -lse) : s - lse);
     return ptx::ex2(kPlain ? ptx::fma(s, scale_log2, -lse) : s - lse);
   }
+
+  TILEWISE_INLINE i32 last_row(i32 i) const { return i < band.sq ? i : band.sq - 1; }
 
   // The score: raw, or times kUnit.
   TILEWISE_INLINE float value(float qk, i32 i, i32 j, float& derivative) const {
@@ -197,10 +208,8 @@ struct Scores {
     }
     if constexpr (C.bias) {
       const ScoreStrides& t = p.bias_stride;
-      const i32 row = i < band.sq ? i : band.sq - 1, column = j < band.sk ? j : band.sk - 1;
-      s = ptx::fma(
-          load_element(p.bias, b * t.b + h * t.h + row * t.i + column * t.j, Element(p.bias_element)), kUnit,
-          s);
+      const i32 row = last_row(i), column = j < band.sk ? j : band.sk - 1;
+      s += load_element(p.bias, b * t.b + h * t.h + row * t.i + column * t.j, Element(p.bias_element));
     }
     if constexpr (C.alibi) {
       const float distance = float(i + band.sk - band.sq - j);

@@ -127,7 +127,7 @@ forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
 
   // (2) O_i = 0, l_i = 0, m_i = -inf
   float o_acc[kTiles][c.dv / 8][4] = {};
-  OnlineSoftmax<kTiles> softmax;
+  OnlineSoftmax<kTiles, Scores<c>::kExact> softmax;
   const Dropout dropout(p, work.b, work.h);
 
   if constexpr (forward_tiles::query_in_registers(c)) {

@@ -48,7 +48,7 @@ wide_dkv(const TILEWISE_GRID_CONSTANT AttentionParams p) {
       ptx::kFewerRegisters ? find_sequence_of_warp<C.varlen>(p, b) : find_sequence<C.varlen>(p, b);
   if (j0 >= seq.sk) return;
   const Band<i32> band = band_of(p, seq);
-  Scores<C> scores(p, band, b);
+  Scores<C> scores(p, band, seq);
   const i32 j1 = j0 + kWideRows < seq.sk ? j0 + kWideRows : seq.sk;
   const Range<i32> queries = C.masked ? band.queries_any(j0, j1) : Range<i32>{0, seq.sq};
 
@@ -217,7 +217,7 @@ wide_dq(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   const SequenceView seq = find_sequence<C.varlen>(p, work.b);
   if (i0 >= seq.sq) return;
   const Band<i32> band = band_of(p, seq);
-  Scores<C> scores(p, band, work.b);
+  Scores<C> scores(p, band, seq);
   scores.select_head(work.h);
   const WideHead head = WideHead::of<C.element>(p, seq, work.h);
   const i32 i1 = i0 + kWideRows < seq.sq ? i0 + kWideRows : seq.sq;
@@ -274,7 +274,7 @@ wide_dbias(const TILEWISE_GRID_CONSTANT AttentionParams p) {
     const Band<i32> band = band_of(p, seq);
     const Range<i32> keys = band.any(i0, i0 + kWideRows < seq.sq ? i0 + kWideRows : seq.sq);
     if (C.masked && (j0 >= keys.end || j0 + kWideRows <= keys.begin)) continue;
-    Scores<C> scores(p, band, b);
+    Scores<C> scores(p, band, seq);
     scores.select_head(h);
     float ds_frag[1][NT][4];
     wide_ds<C, true>(smem, ds_frag, scores, WideHead::of<C.element>(p, seq, h), seq, i0, j0);

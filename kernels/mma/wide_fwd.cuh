@@ -38,7 +38,7 @@ wide_forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   const i32 i = i0 + warp_row + lane / 4;
 
   float o_acc[1][C.dv / 8][4] = {};
-  OnlineSoftmax<1> softmax;
+  OnlineSoftmax<1, tilewise::Scores<C>::kExact> softmax;
   const Dropout dropout(p, b, h);
 #pragma unroll 1
   for (i32 j = last; j >= first; --j) {

@@ -13,10 +13,11 @@ enum class Kernel : int {
   backward,     // dK and dV, and dQ added in global memory unless deterministic
   backward_dq,  // dQ alone, of the deterministic backward
   backward_prepare,
-  backward_convert,  // the fp32 accumulators of dQ to the caller's tensor
-  backward_dbias,    // those of dbias
-  backward_sink,     // dsink
-  backward_repair,   // rows of gradients that a NaN behind a boolean mask spoiled
+  backward_convert,     // the fp32 accumulators of dQ to the caller's tensor
+  backward_dbias,       // those of dbias
+  backward_sink,        // dsink
+  backward_statistics,  // a bias: lse where it is too large for one fp32 number
+  backward_repair,      // rows of gradients that a NaN behind a boolean mask spoiled
   // head dims that no tile holds
   wide_forward,
   wide_dkv,

@@ -3,9 +3,10 @@
 // first row and first column.
 //
 // Scores leave in log2 units (times log2 e), so that the softmax is exp2. Without softcap, bias and ALiBi
-// they stay raw and the multiplier turns them into log2 units inside the softmax's one FMA; so does fp32
-// always, because the rounding of a large score times log2 e would show. A masked score is -inf whatever was
-// there before, a NaN too.
+// they stay raw and the multiplier turns them into log2 units inside the softmax's one FMA. Not so for fp32,
+// and where there is a bias (-1e30 and the lowest number of the dtype are numbers like others): the rounding
+// of a large score times log2 e would show, so scores stay in natural units and only their differences are
+// multiplied. A masked score is -inf whatever was there before, a NaN too.
 #pragma once
 
 #include "../ptx/math.h"
@@ -34,7 +35,8 @@ template <Config c>
 struct Scores {
   static constexpr bool kRaw = !(c.softcap || c.alibi || c.bias);
   static constexpr bool kPrecise = c.element == Element::fp32;
-  static constexpr float kUnit = kPrecise ? 1.f : kLog2e;  // of scores that are not raw
+  static constexpr bool kExact = kPrecise || c.bias;     // differences of scores are taken, then multiplied
+  static constexpr float kUnit = kExact ? 1.f : kLog2e;  // of scores that are not raw
 
   Band<i32> band;
   float multiplier;  // scores to log2 units: positive (see query_sign)
@@ -51,8 +53,8 @@ struct Scores {
 
   TILEWISE_INLINE Scores(const AttentionParams& p, const SequenceView& s, i32 h) : band(band_of(p, s)) {
     const float magnitude = p.scale < 0 ? -p.scale : p.scale == 0 ? 1.f : p.scale;
-    multiplier = kRaw ? magnitude * kLog2e : kPrecise ? kLog2e : 1.f;
-    natural = kRaw ? magnitude : kPrecise ? 1.f : kLn2;
+    multiplier = kRaw ? magnitude * kLog2e : kExact ? kLog2e : 1.f;
+    natural = kRaw ? magnitude : kExact ? 1.f : kLn2;
     if constexpr (!kRaw) scale = c.softcap ? p.scale / p.softcap : p.scale * kUnit;
     if constexpr (c.softcap) cap = p.softcap * kUnit;
     if constexpr (c.alibi) {
@@ -75,7 +77,7 @@ struct Scores {
     if constexpr (kRaw) return s;
     float x = s * scale;
     if constexpr (c.softcap) x = softcapped<kPrecise>(cap, x).value;
-    if constexpr (c.bias) x = ptx::fma(load_element(bias, i * bias_i + j * bias_j, bias_element), kUnit, x);
+    if constexpr (c.bias) x += load_element(bias, i * bias_i + j * bias_j, bias_element);
     if constexpr (c.alibi) {
       const float distance = float(i + alibi_shift - j);
       x = ptx::fma(-slope, distance < 0 ? -distance : distance, x);

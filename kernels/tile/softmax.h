@@ -14,6 +14,20 @@ namespace tilewise {
 
 inline constexpr float kSlack = 8.f;
 
+// What is subtracted from scores of a row: their maximum, kExact (Scores::kExact) as it is, else in log2
+// units. A row that has seen no key has a maximum of -inf: subtract 0 instead.
+template <bool kExact>
+TILEWISE_INLINE float offset_of(float maximum, float multiplier) {
+  if (maximum == -infinity()) return 0.f;
+  return kExact ? maximum : maximum * multiplier;
+}
+
+// exp2(multiplier score - offset)
+template <bool kExact>
+TILEWISE_INLINE float probability_of(float score, float multiplier, float offset) {
+  return ptx::ex2(kExact ? (score - offset) * multiplier : ptx::fma(score, multiplier, -offset));
+}
+
 struct FinishedRow {
   float factor;  // the one division: what the accumulator of the row is multiplied by
   float lse;
@@ -22,7 +36,6 @@ struct FinishedRow {
 
 // A row whose probabilities exp2(score - offset), scores in log2 units, sum up to `sum`; sink: -inf when
 // there is none.
-template <bool kPrecise>
 TILEWISE_INLINE FinishedRow finish_row(float sum, float offset, float sink) {
   // Masked keys add exactly 0, the largest visible one at least 2^-kSlack, and a NaN is not 0: this asks the
   // mask.
@@ -32,11 +45,23 @@ TILEWISE_INLINE FinishedRow finish_row(float sum, float offset, float sink) {
   const float reference = nothing ? 0.f : top;
   const float shift = ptx::ex2(offset - reference), rest = ptx::ex2(sink_log2 - reference);
   const float total = empty ? rest : ptx::fma(sum, shift, rest);
-  const float factor = kPrecise ? ptx::div(shift, total) : shift * ptx::rcp(total);
-  return {nothing ? 0.f : factor, nothing ? -infinity() : (top + ptx::lg2(total)) * kLn2, empty};
+  return {nothing ? 0.f : shift * ptx::rcp(total), nothing ? -infinity() : (top + ptx::lg2(total)) * kLn2,
+          empty};
 }
 
-template <int tiles>
+// The same where the probabilities are exp(score - offset): kExact.
+TILEWISE_INLINE FinishedRow finish_exact_row(float sum, float offset, float sink) {
+  if (sum == 0.f) return {0.f, sink, true};
+  const float gap = sink - offset;
+  if (!(gap > 0.f)) {
+    const float total = sum + exp_of(gap);
+    return {ptx::div(1.f, total), ptx::fma(ptx::lg2(total), kLn2, offset), false};
+  }
+  const float shift = exp_of(-gap), total = ptx::fma(sum, shift, 1.f);
+  return {ptx::div(shift, total), ptx::fma(ptx::lg2(total), kLn2, sink), false};
+}
+
+template <int tiles, bool kExact>
 struct OnlineSoftmax {
   float row_max[tiles][2];  // in score units
   float row_sum[tiles][2];  // this lane's part
@@ -71,7 +96,8 @@ struct OnlineSoftmax {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const float raised = ptx::max(row_max[m][r], block_max[m][r]);
-        const float factor = ptx::ex2(row_max[m][r] * multiplier - offset_of(raised, multiplier));
+        const float factor =
+            probability_of<kExact>(row_max[m][r], multiplier, offset_of<kExact>(raised, multiplier));
         row_max[m][r] = raised;
         row_sum[m][r] *= factor;
 #pragma unroll
@@ -86,52 +112,27 @@ struct OnlineSoftmax {
     for (int m = 0; m < tiles; ++m)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const float offset = offset_of(row_max[m][r], multiplier);
+        const float offset = offset_of<kExact>(row_max[m][r], multiplier);
         float sum = 0.f;
 #pragma unroll
         for (int c = 0; c < n; ++c)
 #pragma unroll
           for (int x = 2 * r; x < 2 * r + 2; ++x) {
-            s[m][c][x] = ptx::ex2(ptx::fma(s[m][c][x], multiplier, -offset));
+            s[m][c][x] = probability_of<kExact>(s[m][c][x], multiplier, offset);
             sum += s[m][c][x];
           }
         row_sum[m][r] += sum;
       }
   }
 
-  // The same for scores in any units, and for fp32 with the maximum and the sink compared in natural ones:
-  // the rounding of their multiples of log2 e would show.
+  // sink: -inf when there is none.
   template <class Score>
   TILEWISE_INLINE FinishedRow finish(int m, int r, const Score& score, float sink) const {
-    if constexpr (!Score::kPrecise) return finish(m, r, score.multiplier, sink);
     float sum = row_sum[m][r];
     sum += ptx::shfl_xor(sum, 1);
     sum += ptx::shfl_xor(sum, 2);
-    if (sum == 0.f) return {0.f, sink, true};
-    const float offset = offset_of(row_max[m][r], score.multiplier);
-    const float rest = ptx::fma(row_max[m][r], score.multiplier, -offset);  // what the offset's rounding left
-    const float top = row_max[m][r] * score.natural;
-    const float gap = sink - top;
-    if (!(gap > 0.f)) {
-      const float total = sum + exp_of(gap, rest * kLn2);
-      return {ptx::div(1.f, total), top + (ptx::lg2(total) - rest) * kLn2, false};
-    }
-    const float shift = exp_of(-gap, -rest * kLn2), total = ptx::fma(sum, shift, 1.f);
-    return {ptx::div(shift, total), sink + ptx::lg2(total) * kLn2, false};
-  }
-
-  // sink: -inf when there is none.
-  TILEWISE_INLINE FinishedRow finish(int m, int r, float multiplier, float sink) const {
-    float sum = row_sum[m][r];
-    sum += ptx::shfl_xor(sum, 1);
-    sum += ptx::shfl_xor(sum, 2);
-    return finish_row<true>(sum, offset_of(row_max[m][r], multiplier), sink);
-  }
-
- private:
-  // A row that has seen no key has a maximum of -inf: subtract 0 instead.
-  static TILEWISE_INLINE float offset_of(float maximum, float multiplier) {
-    return maximum == -infinity() ? 0.f : maximum * multiplier;
+    if constexpr (kExact) return finish_exact_row(sum, row_max[m][r] * score.natural, sink);
+    return finish_row(sum, offset_of<false>(row_max[m][r], score.multiplier), sink);
   }
 };
 

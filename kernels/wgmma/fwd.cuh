@@ -214,7 +214,7 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
   u32 p_frag[kKeySteps][4];    // P as the A operand of P V
   float o_acc[kOutTiles][4];   // O, not yet divided by l    [64, dv]
   u32 q_frag[C.q_registers ? kDSteps : 1][4];
-  RowStats stats;
+  RowStats<Scores<C>::kExact> stats;
   Ring<C.stages> ring_k, ring_v;
   u32 q_phase = 0;
   i32 n = 0;  // tiles done

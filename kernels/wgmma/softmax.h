@@ -8,10 +8,11 @@
 
 namespace tilewise::wgmma {
 
-// A lane's two rows, r = 0, 1: probabilities are exp2(multiplier S - offset), the sums of them this lane's
-// part.
+// A lane's two rows, r = 0, 1: probabilities are exp2(multiplier S - offset), kExact (Scores::kExact)
+// exp2(multiplier (S - offset)), the sums of them this lane's part.
+template <bool kExact>
 struct RowStats {
-  float offset[2];  // in log2 units; -inf while the row has seen no key
+  float offset[2];  // in log2 units, kExact natural ones; -inf while the row has seen no key
   float sum[2];
   float alpha[2];  // what O must be multiplied with when the offsets have moved
 
@@ -19,7 +20,7 @@ struct RowStats {
   template <int n>
   TILEWISE_INLINE void begin(float (&s)[n][4], float multiplier) {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) offset[r] = quad_max(lane_max(s, r)) * multiplier;
+    for (int r = 0; r < 2; ++r) offset[r] = quad_max(lane_max(s, r)) * (kExact ? 1.f : multiplier);
 #pragma unroll
     for (int r = 0; r < 2; ++r)
       sum[r] = exponentiate(s, r, multiplier, offset[r] == -infinity() ? 0.f : offset[r]);
@@ -37,8 +38,9 @@ struct RowStats {
     return wrong;
   }
 
-  // After a wrong guess: offsets grow by whole numbers, so that P and the sums shrink exactly. False if P may
-  // have left the range of fp32: nothing has changed then, and update() on S itself must follow.
+  // After a wrong guess: offsets grow by whole numbers of log2 units, so that P and the sums shrink exactly.
+  // False if P may have left the range of fp32, or an offset is too large to grow so: nothing has changed
+  // then, and update() on S itself must follow.
   template <int n>
   TILEWISE_INLINE bool settle(float (&s)[n][4]) {
     float top[2];
@@ -46,14 +48,14 @@ struct RowStats {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       top[r] = quad_max(block_sum[r]);
-      lost |= top[r] > kRange;
+      lost |= top[r] > kRange || ptx::max(offset[r], -offset[r]) > kWhole;
     }
     if (ptx::vote_any(lost)) return false;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const u32 exponent = top[r] > kLargest ? ptx::bits_of(top[r]) >> 23 : 127u;
       alpha[r] = ptx::float_of((254u - exponent) << 23);
-      offset[r] += float(i32(exponent) - 127);
+      offset[r] += float(i32(exponent) - 127) * (kExact ? kLn2 : 1.f);
       sum[r] = (sum[r] + block_sum[r]) * alpha[r];
 #pragma unroll
       for (int x = 0; x < 2 * n; ++x) s[x / 2][2 * r + x % 2] *= alpha[r];
@@ -68,15 +70,15 @@ struct RowStats {
     bool behind = false;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      raised[r] = ptx::max(offset[r], quad_max(lane_max(s, r)) * multiplier);
-      behind |= raised[r] - offset[r] > kSlack;
+      raised[r] = ptx::max(offset[r], quad_max(lane_max(s, r)) * (kExact ? 1.f : multiplier));
+      behind |= raised[r] - offset[r] > kSlack * (kExact ? kLn2 : 1.f);
     }
     const bool moved = ptx::vote_any(behind);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float reference = moved ? raised[r] : offset[r];
       const float subtracted = reference == -infinity() ? 0.f : reference;
-      alpha[r] = moved ? ptx::ex2(offset[r] - subtracted) : 1.f;
+      alpha[r] = moved ? ptx::ex2((offset[r] - subtracted) * (kExact ? multiplier : 1.f)) : 1.f;
       offset[r] = reference;
       sum[r] = ptx::fma(sum[r], alpha[r], exponentiate(s, r, multiplier, subtracted));
     }
@@ -92,12 +94,14 @@ struct RowStats {
     float total = sum[r];
     total += ptx::shfl_xor(total, 1);
     total += ptx::shfl_xor(total, 2);
-    return finish_row<false>(total, offset[r] == -infinity() ? 0.f : offset[r], sink);
+    if constexpr (kExact) return finish_exact_row(total, offset[r], sink);
+    return finish_row(total, offset[r] == -infinity() ? 0.f : offset[r], sink);
   }
 
  private:
   static constexpr float kLargest = 1024.f;  // of a lane's sum of a block: fp16 holds each P
   static constexpr float kRange = 0x1p100f;
+  static constexpr float kWhole = 0x1p14f;  // offsets up to here hold whole numbers and a good deal more
   float block_sum[2];
 
   static TILEWISE_INLINE float quad_max(float x) {
@@ -120,7 +124,7 @@ struct RowStats {
 #pragma unroll
     for (int x = 0; x < 2 * n; ++x) {
       float& p = s[x / 2][2 * r + x % 2];
-      p = ptx::ex2(ptx::fma(p, multiplier, -offset));
+      p = probability_of<kExact>(p, multiplier, offset);
       sum[x % 4] += p;
     }
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);

@@ -43,9 +43,9 @@ TILEWISE_INLINE void store_rows_that_exist(const StageBox* stage, int boxes, i32
 // O_i / l_i and L_i = m_i + log l_i of rows warp_row .. + 16 of the tile. o holds O_i, and is used up. True,
 // of all lanes: some row is not finite though its L is.
 template <Config C>
-TILEWISE_INLINE bool store_output(float (&o)[C.dv / 8][4], const RowStats& stats, const WorkTile& tile,
-                                  i32 warp_row, StageBox* stage, const AttentionParams& p,
-                                  const ForwardLaunch& launch) {
+TILEWISE_INLINE bool store_output(float (&o)[C.dv / 8][4], const RowStats<Scores<C>::kExact>& stats,
+                                  const WorkTile& tile, i32 warp_row, StageBox* stage,
+                                  const AttentionParams& p, const ForwardLaunch& launch) {
   using N = Number<C.element>;
   constexpr bool kCanHide = C.masked || C.boolean_mask;  // keys of a loaded block from rows of the tile
   constexpr int kBoxes = column_boxes(C.dv), kStaged = stage_boxes(C);

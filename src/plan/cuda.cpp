@@ -129,6 +129,7 @@ std::string plan_mma(const Problem& p, const CudaMachine& m, CudaChoice& choice)
     return no_tile(p, m);
   const auto around = [&](Kernel kernel) { choice.kernels.push_back(mma::around_backward(kernel, c)); };
   around(Kernel::backward_prepare);
+  if (c.bias) around(Kernel::backward_statistics);
   if (p.has_dsink) around(Kernel::backward_sink);
   choice.kernels.push_back(c);
   if (c.deterministic)
@@ -156,6 +157,7 @@ std::string plan_wide(const Problem& p, const CudaMachine& m, CudaChoice& choice
     choice.kernels.push_back(mma::around_backward(kernel, main));
   };
   around(Kernel::backward_prepare);
+  if (c.bias) around(Kernel::backward_statistics);
   if (p.has_dsink) around(Kernel::backward_sink);
   choice.kernels.push_back(wide_config(c, Kernel::wide_dkv));
   c.dbias = false;  // the other kernel's

@@ -15,6 +15,7 @@ struct BackwardCase {
   bool dlse = false, sink = false, packed = false, seqused = false, transposed = false;
   bool visible_nans = false;   // in a few elements that take part
   bool infinite_dout = false;  // the same: no dP of such a row is finite, and so no dS
+  double low_bias = 0;         // of all keys of odd rows, and of the first 40 of the others
   double scale = 0;            // 0: the default
 };
 

@@ -7,6 +7,7 @@
 #include "kernels/mma/bwd.cuh"
 #include "kernels/mma/bwd_dq.cuh"
 #include "kernels/mma/bwd_repair.cuh"
+#include "kernels/mma/bwd_statistics.cuh"
 #include "kernels/shared/schedule.h"
 
 namespace tilewise {
@@ -21,6 +22,12 @@ template <Config C>
 void run_fa2(const AttentionParams& p, emulator::Order order) {
   if (const u64 n = common::bwd_prepare_blocks(C, p.B, p.H, p.Sq))
     emulator::launch(shape(n, common::kPrepareThreads, 0, order), [&] { common::bwd_prepare<C>(p); });
+  if constexpr (C.bias) {
+    constexpr Config kStatistics = mma::around_backward(Kernel::backward_statistics, C);
+    if (const u64 n = mma::backward_statistics_blocks(p.B, p.H, p.Sq))
+      emulator::launch(shape(n, mma::kStatisticsThreads, 0, order),
+                       [&] { mma::backward_statistics<kStatistics>(p); });
+  }
   if (p.dsink && p.H)
     emulator::launch(shape(u64(p.H), common::kSinkThreads, common::kSinkSmemBytes, order),
                      [&] { common::reduce_sink<C>(p); });

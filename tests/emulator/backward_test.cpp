@@ -142,7 +142,10 @@ void run(const Case& c, emulator::Order order) {
   if (config.bias)
     for (i64 b = 0; b < c.B; ++b)
       for (i64 i = 0; i < c.Sq; ++i)
-        for (i64 j = 0; j < c.Sk; ++j) bias.set({b, 0, i, j}, random_value());
+        for (i64 j = 0; j < c.Sk; ++j) {
+          const bool low = c.low_bias != 0 && (i % 2 || j < 40);
+          bias.set({b, 0, i, j}, low ? c.low_bias : random_value());
+        }
   for (size_t n = 0; n < mask.size(); ++n) {  // with queries that see nothing and keys that nobody sees
     const size_t j = n % size_t(c.Sk), i = n / size_t(c.Sk) % size_t(c.Sq);
     mask[n] = i % 11 != 3 && j % 13 != 5 && random_value() > -0.8;
@@ -222,7 +225,7 @@ void run(const Case& c, emulator::Order order) {
   AttentionParams params = cuda::attention_params(p);
   const BackwardWorkspace w = backward_workspace(params, config);
   std::vector<float> accum(size_t(w.dq_accum) + 4, __builtin_nanf("")),
-      delta(size_t(w.statistics) + 4, __builtin_nanf("")), log2(delta);
+      delta(size_t(w.statistics) + 4, __builtin_nanf("")), log2(delta), rest(delta);
   const auto aligned = [](std::vector<float>& x) {
     return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(x.data()) + 15) / 16 * 16);
   };
@@ -230,9 +233,11 @@ void run(const Case& c, emulator::Order order) {
   const emulator::Registered spoiled_range(&spoiled, 4, "spoiled", true);
   params.spoiled = &spoiled;
   params.dq_accum = aligned(accum), params.delta = aligned(delta), params.lse_log2 = aligned(log2);
+  params.lse_rest = aligned(rest);
   const emulator::Registered accum_range(params.dq_accum, size_t(w.dq_accum) * 4, "dq_accum", true),
       delta_range(params.delta, size_t(w.statistics) * 4, "delta", true),
-      log2_range(params.lse_log2, size_t(w.statistics) * 4, "lse_log2", true);
+      log2_range(params.lse_log2, size_t(w.statistics) * 4, "lse_log2", true),
+      rest_range(params.lse_rest, size_t(w.statistics) * 4, "lse_rest", true);
   std::string problem;
   const auto all = oracle::all_rows(p);
   // out and lse as a forward writes them.

@@ -190,6 +190,20 @@ TEST(EmulatedWgmmaForward, Scores) {
   expect_right<planned<kScores, 128, 128>()>(
       "bf16 fwd B=1 Sq=140 Sk=270 H=2 Hk=1 D=128 Dv=128 causal softcap=5 alibi=h bias=bhij:bf16 sink "
       "seed=18");
+  // Maxima that rise from block to block by little and by much, and a bias far below 0 that cancels.
+  constexpr Config kBias = planned<Config{.element = Element::bf16, .bias = true}, 64, 64>();
+  const std::string line = "bf16 fwd B=1 Sq=140 Sk=270 H=1 Hk=1 D=64 Dv=64 bias=ij:fp32 seed=20";
+  for (const double rise : {3., 11., 90., 20000.})
+    expect_right<kBias>(line, [&](Attention& x) {
+      for (i64 i = 0; i < 140; ++i)
+        for (i64 j = 0; j < 270; ++j) x.bias.set(double(269 - j) / 64 * rise * (i % 3), i, j);
+    });
+  for (const double low : {-1e30, 1e30, -5e4, double(std::numeric_limits<float>::lowest())})
+    expect_right<kBias>(line, [&](Attention& x) {
+      for (i64 i = 0; i < 140; ++i)
+        for (i64 j = 0; j < 270; ++j)
+          if (i % 2 || j < 90) x.bias.set(low, i, j);
+    });
   expect_right<planned<Config{.element = Element::bf16, .boolean_mask = true, .dropout = true}, 64, 64>()>(
       "bf16 fwd B=2 Sq=140 Sk=270 H=2 Hk=2 D=64 Dv=64 mask=1hi1 dropout=0.25 seed=19");
 }

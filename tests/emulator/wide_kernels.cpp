@@ -6,6 +6,7 @@
 #include "kernels/common/bwd_convert.cuh"
 #include "kernels/common/bwd_prepare.cuh"
 #include "kernels/mma/bwd_repair.cuh"
+#include "kernels/mma/bwd_statistics.cuh"
 #include "kernels/mma/wide_bwd.cuh"
 #include "wide_features.h"
 
@@ -31,7 +32,8 @@ bool run(const AttentionParams& p, const common::DbiasParams& dbias, const Confi
   };
   constexpr Config kDkv = kWide(Kernel::wide_dkv, true), kDkvAlone = kWide(Kernel::wide_dkv, false),
                    kDq = kWide(Kernel::wide_dq, false), kDbias = kWide(Kernel::wide_dbias, false),
-                   kPrepare = kAround(Kernel::backward_prepare), kSink = kAround(Kernel::backward_sink),
+                   kPrepare = kAround(Kernel::backward_prepare),
+                   kStatistics = kAround(Kernel::backward_statistics), kSink = kAround(Kernel::backward_sink),
                    kRepair = kAround(Kernel::backward_repair), kConvert = kAround(Kernel::backward_dbias);
   if (config == kDkv)
     emulator::launch(shape, [&] { mma::wide_dkv<kDkv>(p); });
@@ -43,6 +45,8 @@ bool run(const AttentionParams& p, const common::DbiasParams& dbias, const Confi
     emulator::launch(shape, [&] { mma::wide_dbias<kDbias>(p); });
   else if (config == kPrepare)
     emulator::launch(shape, [&] { common::bwd_prepare<kPrepare>(p); });
+  else if (F.bias && config == kStatistics)
+    emulator::launch(shape, [&] { mma::backward_statistics<kStatistics>(p); });
   else if (config == kSink)
     emulator::launch(shape, [&] { common::reduce_sink<kSink>(p); });
   else if (config == kRepair)

@@ -157,6 +157,21 @@ TEST(EmulatedWide, Fp32Rounding) {
       "seed=271");
 }
 
+TEST(EmulatedWide, BiasesFarBelowZero) {
+  for (const double low : {-1e30, double(std::numeric_limits<float>::lowest())}) {
+    const auto change = [&](Attention& x) {
+      for (i64 i = 0; i < 70; ++i)
+        for (i64 j = 0; j < 100; ++j)
+          if (i % 2 || j < 40) x.bias.set(low, 0, 0, i, j);
+    };
+    expect_right("fp32 bwd B=1 Sq=70 Sk=100 H=2 Hk=2 D=30 Dv=70 softcap=1.5 bias=11ij:fp32 varlen seed=2",
+                 change);
+    expect_right(
+        "fp16 bwd B=1 Sq=70 Sk=100 H=2 Hk=1 D=264 Dv=64 causal bias=11ij:fp32 dropout=0.25 sink seed=3",
+        change);
+  }
+}
+
 // Without atomic additions, over whatever dimensions the bias broadcasts.
 TEST(EmulatedWide, DeterministicDbias) {
   const auto deterministic = [](Attention& x) { x.a.options.deterministic = true; };

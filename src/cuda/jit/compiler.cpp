@@ -28,6 +28,8 @@ constexpr Entry kEntries[] = {
     {Family::mma, Kernel::backward_prepare, "kernels/common/bwd_prepare.cuh",
      "tilewise::common::bwd_prepare"},
     {Family::mma, Kernel::backward_sink, "kernels/common/bwd_prepare.cuh", "tilewise::common::reduce_sink"},
+    {Family::mma, Kernel::backward_statistics, "kernels/mma/bwd_statistics.cuh",
+     "tilewise::mma::backward_statistics"},
     {Family::mma, Kernel::backward_dq, "kernels/mma/bwd_dq.cuh", "tilewise::mma::backward_dq"},
     {Family::mma, Kernel::backward_repair, "kernels/mma/bwd_repair.cuh", "tilewise::mma::backward_repair"},
     {Family::mma, Kernel::backward_convert, "kernels/common/bwd_convert.cuh",

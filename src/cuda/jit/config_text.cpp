@@ -36,6 +36,7 @@ const char* name_of(Kernel kernel) {
     case Kernel::backward_convert: return "backward_convert";
     case Kernel::backward_dbias: return "backward_dbias";
     case Kernel::backward_sink: return "backward_sink";
+    case Kernel::backward_statistics: return "backward_statistics";
     case Kernel::backward_repair: return "backward_repair";
     case Kernel::wide_forward: return "wide_forward";
     case Kernel::wide_dkv: return "wide_dkv";

@@ -11,7 +11,7 @@ namespace tilewise::cuda {
 
 // Offsets in the caller's workspace, each part 256-byte aligned.
 struct MmaWorkspace {
-  size_t delta, lse_log2, dq_accum, dbias_accum, spoiled, bytes;
+  size_t delta, lse_log2, lse_rest, dq_accum, dbias_accum, spoiled, bytes;
 };
 MmaWorkspace mma_workspace(const Problem& p, const std::vector<Config>& kernels);
 

@@ -1,4 +1,5 @@
-// FlashAttention-2 backward: prepare (delta, lse in log2 units, dQ's accumulator cleared), the main kernel
+// FlashAttention-2 backward: prepare (delta, lse in log2 units, dQ's accumulator cleared), with a bias the
+// statistics of rows whose lse is large, the main kernel
 // over key blocks, and the conversion of dQ, or where it must be deterministic dQ's own kernel; dsink and
 // dbias where they are asked for, and the clearing of uncovered rows where there are lengths. The wide
 // kernels take the places of the main ones.
@@ -58,6 +59,8 @@ KernelUse use_of(const Problem& p, const Config& c) {
   switch (c.kernel) {
     case Kernel::backward_prepare:
       return shape(common::bwd_prepare_blocks(c, p.B, p.H, p.Sq), common::kPrepareThreads, 0);
+    case Kernel::backward_statistics:
+      return shape(mma::backward_statistics_blocks(p.B, p.H, p.Sq), mma::kStatisticsThreads, 0);
     case Kernel::backward_sink:
       return shape(common::reduce_sink_blocks(p.H), common::kSinkThreads, common::kSinkSmemBytes);
     case Kernel::backward:
@@ -129,6 +132,7 @@ MmaWorkspace mma_workspace(const Problem& p, const std::vector<Config>& kernels)
   };
   w.delta = take(row_statistics_bytes(p.H, rows));
   w.lse_log2 = take(row_statistics_bytes(p.H, rows));
+  w.lse_rest = take(among(kernels, Kernel::backward_statistics) ? row_statistics_bytes(p.H, rows) : 0);
   const auto convert = std::find_if(kernels.begin(), kernels.end(),
                                     [](const Config& c) { return c.kernel == Kernel::backward_convert; });
   w.dq_accum = take(convert == kernels.end() ? 0 : dq_accum_bytes(p.H, rows, convert->d));
@@ -141,6 +145,7 @@ AttentionParams mma_backward_params(const Problem& p, const MmaWorkspace& w, std
   AttentionParams a = attention_params(p);
   a.delta = reinterpret_cast<float*>(workspace + w.delta);
   a.lse_log2 = reinterpret_cast<float*>(workspace + w.lse_log2);
+  a.lse_rest = reinterpret_cast<float*>(workspace + w.lse_rest);
   a.dq_accum = reinterpret_cast<float*>(workspace + w.dq_accum);
   a.dbias_accum = reinterpret_cast<float*>(workspace + w.dbias_accum);
   if (w.spoiled < w.bytes) a.spoiled = reinterpret_cast<u32*>(workspace + w.spoiled);
