@@ -48,7 +48,8 @@ struct RowStats {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       top[r] = quad_max(block_sum[r]);
-      lost |= top[r] > kRange || ptx::max(offset[r], -offset[r]) > kWhole;
+      lost |= top[r] > kRange;
+      if constexpr (kExact) lost |= ptx::max(offset[r], -offset[r]) > kWhole;
     }
     if (ptx::vote_any(lost)) return false;
 #pragma unroll
