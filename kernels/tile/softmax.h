@@ -35,7 +35,8 @@ struct FinishedRow {
 };
 
 // A row whose probabilities exp2(score - offset), scores in log2 units, sum up to `sum`; sink: -inf when
-// there is none.
+// there is none. kDivides: one rounding less.
+template <bool kDivides>
 TILEWISE_INLINE FinishedRow finish_row(float sum, float offset, float sink) {
   // Masked keys add exactly 0, the largest visible one at least 2^-kSlack, and a NaN is not 0: this asks the
   // mask.
@@ -45,8 +46,8 @@ TILEWISE_INLINE FinishedRow finish_row(float sum, float offset, float sink) {
   const float reference = nothing ? 0.f : top;
   const float shift = ptx::ex2(offset - reference), rest = ptx::ex2(sink_log2 - reference);
   const float total = empty ? rest : ptx::fma(sum, shift, rest);
-  return {nothing ? 0.f : shift * ptx::rcp(total), nothing ? -infinity() : (top + ptx::lg2(total)) * kLn2,
-          empty};
+  const float factor = kDivides ? ptx::div(shift, total) : shift * ptx::rcp(total);
+  return {nothing ? 0.f : factor, nothing ? -infinity() : (top + ptx::lg2(total)) * kLn2, empty};
 }
 
 // The same where the probabilities are exp(score - offset): kExact.
@@ -132,7 +133,7 @@ struct OnlineSoftmax {
     sum += ptx::shfl_xor(sum, 1);
     sum += ptx::shfl_xor(sum, 2);
     if constexpr (kExact) return finish_exact_row(sum, row_max[m][r] * score.natural, sink);
-    return finish_row(sum, offset_of<false>(row_max[m][r], score.multiplier), sink);
+    return finish_row<true>(sum, offset_of<false>(row_max[m][r], score.multiplier), sink);
   }
 };
 

@@ -96,7 +96,7 @@ struct RowStats {
     total += ptx::shfl_xor(total, 1);
     total += ptx::shfl_xor(total, 2);
     if constexpr (kExact) return finish_exact_row(total, offset[r], sink);
-    return finish_row(total, offset[r] == -infinity() ? 0.f : offset[r], sink);
+    return finish_row<false>(total, offset[r] == -infinity() ? 0.f : offset[r], sink);
   }
 
  private:
