@@ -52,14 +52,19 @@ class Planned {
     return present;
   }
 
-  void enqueue(void* stream) {
-    for (Pass* p : {&forward_, &backward_}) {
-      if (!p->plan) continue;
+  void enqueue(void* stream) { enqueue(stream, *this); }
+  // This one's plans with another's tensors and workspaces.
+  void enqueue(void* stream, const Planned& memory) const {
+    for (const auto pass : {&Planned::forward_, &Planned::backward_}) {
+      const Pass &mine = this->*pass, &its = memory.*pass;
+      if (!mine.plan) continue;
       const tw_status status =
-          tw_plan_execute(p->plan.get(), &call, p->workspace.data(), p->workspace.bytes(), stream);
+          tw_plan_execute(mine.plan.get(), &memory.call, its.workspace.data(), its.workspace.bytes(), stream);
       EXPECT_EQ(status, TW_OK) << tw_last_error();
     }
   }
+  // The outputs as NaN again.
+  void restart() { there.upload(start(x)); }
 
   // What came back into `y`, whose inputs were on the device.
   void judge(Attention& y) const {
@@ -159,6 +164,54 @@ TEST_F(Gpu, C35_ReplayWithOtherValues) {
       stream.replay();
       stream.wait();
       p.judge(y);
+    }
+  }
+}
+
+// From a plan's second call on a stream on, several kernels go as a graph: other tensors, other values, the
+// default streams; and a capture of such a call.
+TEST_F(Gpu, C35_LaterCallsAndTheirCapture) {
+  for (const std::string& algorithm : gpu_algorithms()) {
+    Planned p(kPlain, algorithm), other(kPlain + std::string(" seed=2"), algorithm);
+    ASSERT_TRUE(p.runs()) << p.why_not;
+    Stream stream;
+    void* const per_thread = reinterpret_cast<void*>(2);
+    for (void* s : {stream.handle(), static_cast<void*>(nullptr), per_thread})
+      for (Planned* memory : {&p, &p, &other, &other, &p}) {
+        memory->restart();
+        p.enqueue(s, *memory);
+        cuda::synchronize(0, s);
+        memory->judge(memory->x);
+      }
+    stream.capture([&] { p.enqueue(stream.handle(), other); });
+    for (const char* seed : {" seed=3", " seed=4"}) {
+      Attention y(parse_case(kPlain + std::string(seed)));
+      other.there.upload(Planned::start(y));
+      p.restart();
+      stream.replay();
+      p.enqueue(stream.handle());  // beside the capture, which keeps its own
+      stream.wait();
+      other.judge(y);
+      p.judge(p.x);
+    }
+  }
+}
+
+// One plan on two streams at once, and with other tensors behind calls that have yet to begin.
+TEST_F(Gpu, C38_OnePlanOnTwoStreams) {
+  for (const std::string& algorithm : gpu_algorithms()) {
+    Planned a(kPlain, algorithm), b(kPlain + std::string(" seed=2"), algorithm),
+        c(kPlain + std::string(" seed=3"), algorithm), d(kPlain + std::string(" seed=4"), algorithm);
+    ASSERT_TRUE(a.runs()) << a.why_not;
+    Stream one, two;
+    for (int round = 0; round < 4; ++round) {
+      for (Planned* memory : {&a, &b, &c, &d}) memory->restart();
+      one.hold(30), two.hold(30);
+      std::thread other([&] { a.enqueue(two.handle(), c), a.enqueue(two.handle(), d); });
+      a.enqueue(one.handle(), a), a.enqueue(one.handle(), b);
+      other.join();
+      one.wait(), two.wait();
+      for (Planned* memory : {&a, &b, &c, &d}) memory->judge(memory->x);
     }
   }
 }

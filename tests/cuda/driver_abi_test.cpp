@@ -8,6 +8,10 @@
 #include <cstdio>
 #include <type_traits>
 
+#if CUDA_VERSION < 12040
+extern "C" CUresult cuStreamGetGreenCtx(CUstream, void**);
+#endif
+
 namespace abi = tilewise::cuda::abi;
 
 // Two parameters pass alike: pointers, integers and enumerations of one size.
@@ -49,16 +53,27 @@ static_assert(offsetof(abi::CUlaunchAttribute, value) == offsetof(::CUlaunchAttr
 static_assert(offsetof(abi::CUlaunchAttributeValue, clusterDim) ==
               offsetof(::CUlaunchAttributeValue, clusterDim));
 static_assert(sizeof(abi::CUlaunchConfig) == sizeof(::CUlaunchConfig));
-#define SAME_OFFSET(member) \
-  static_assert(offsetof(abi::CUlaunchConfig, member) == offsetof(::CUlaunchConfig, member), #member)
-SAME_OFFSET(gridDimX);
-SAME_OFFSET(gridDimZ);
-SAME_OFFSET(blockDimX);
-SAME_OFFSET(blockDimZ);
-SAME_OFFSET(sharedMemBytes);
-SAME_OFFSET(hStream);
-SAME_OFFSET(attrs);
-SAME_OFFSET(numAttrs);
+#define SAME_OFFSET(type, member) \
+  static_assert(offsetof(abi::type, member) == offsetof(::type, member), #type "." #member)
+SAME_OFFSET(CUlaunchConfig, gridDimX);
+SAME_OFFSET(CUlaunchConfig, gridDimZ);
+SAME_OFFSET(CUlaunchConfig, blockDimX);
+SAME_OFFSET(CUlaunchConfig, blockDimZ);
+SAME_OFFSET(CUlaunchConfig, sharedMemBytes);
+SAME_OFFSET(CUlaunchConfig, hStream);
+SAME_OFFSET(CUlaunchConfig, attrs);
+SAME_OFFSET(CUlaunchConfig, numAttrs);
+static_assert(sizeof(abi::CUDA_KERNEL_NODE_PARAMS) == sizeof(::CUDA_KERNEL_NODE_PARAMS));
+SAME_OFFSET(CUDA_KERNEL_NODE_PARAMS, func);
+SAME_OFFSET(CUDA_KERNEL_NODE_PARAMS, gridDimX);
+SAME_OFFSET(CUDA_KERNEL_NODE_PARAMS, gridDimZ);
+SAME_OFFSET(CUDA_KERNEL_NODE_PARAMS, blockDimX);
+SAME_OFFSET(CUDA_KERNEL_NODE_PARAMS, blockDimZ);
+SAME_OFFSET(CUDA_KERNEL_NODE_PARAMS, sharedMemBytes);
+SAME_OFFSET(CUDA_KERNEL_NODE_PARAMS, kernelParams);
+SAME_OFFSET(CUDA_KERNEL_NODE_PARAMS, extra);
+SAME_OFFSET(CUDA_KERNEL_NODE_PARAMS, kern);
+SAME_OFFSET(CUDA_KERNEL_NODE_PARAMS, ctx);
 
 #define SAME_VALUE(ours_name, theirs) static_assert(int(abi::ours_name) == int(theirs), #theirs)
 SAME_VALUE(kSuccess, CUDA_SUCCESS);
@@ -82,6 +97,8 @@ SAME_VALUE(kPointerDeviceOrdinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
 SAME_VALUE(kCaptureGlobal, CU_STREAM_CAPTURE_MODE_GLOBAL);
 SAME_VALUE(kCaptureThreadLocal, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
 SAME_VALUE(kCaptureRelaxed, CU_STREAM_CAPTURE_MODE_RELAXED);
+SAME_VALUE(kCaptureNone, CU_STREAM_CAPTURE_STATUS_NONE);
+SAME_VALUE(kCaptureActive, CU_STREAM_CAPTURE_STATUS_ACTIVE);
 SAME_VALUE(kTensorFloat16, CU_TENSOR_MAP_DATA_TYPE_FLOAT16);
 SAME_VALUE(kTensorFloat32, CU_TENSOR_MAP_DATA_TYPE_FLOAT32);
 SAME_VALUE(kTensorBfloat16, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16);

@@ -1,7 +1,10 @@
 #include "fake_cuda.h"
 
+#include <atomic>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <set>
@@ -23,6 +26,9 @@ std::set<std::string> calls;
 std::map<CUdeviceptr, std::pair<size_t, int>> allocations;  // address -> bytes, device
 size_t argument_bytes = 0, argument_index = 0;
 std::string failing = std::getenv("FAKE_CUDA_FAIL") ? std::getenv("FAKE_CUDA_FAIL") : "";
+fake_cuda::Graphs graphs;
+void* captured = nullptr;
+int primary_active = 1;
 thread_local std::vector<Context*> stack;
 
 std::vector<int> capabilities() {
@@ -44,8 +50,54 @@ int fails(const char* symbol) {
     const std::lock_guard lock(mutex);
     calls.insert(symbol);
   }
-  const size_t at = failing.find('=');
-  return at != std::string::npos && failing.substr(0, at) == symbol ? std::atoi(failing.c_str() + at + 1) : 0;
+  std::istringstream in(failing);
+  for (std::string one; in >> one;)
+    if (const size_t at = one.find('='); one.substr(0, at) == symbol) return std::atoi(one.c_str() + at + 1);
+  return 0;
+}
+
+struct Node {
+  size_t place;
+  fake_cuda::Launch launch;
+};
+struct Graph {
+  std::deque<Node> nodes;
+};
+struct GraphExec {
+  std::vector<Node> nodes;
+  std::atomic<bool> used;
+};
+
+// Graphs are not for two threads at once.
+class Use {
+ public:
+  explicit Use(GraphExec* exec) : exec_(exec) {
+    if (exec->used.exchange(true)) std::abort();
+  }
+  ~Use() { exec_->used = false; }
+
+ private:
+  GraphExec* exec_;
+};
+
+[[maybe_unused]] fake_cuda::Launch launch_of(const CUDA_KERNEL_NODE_PARAMS& p) {
+  const auto* first = static_cast<const unsigned char*>(p.kernelParams[argument_index]);
+  return {*reinterpret_cast<const std::string*>(p.func),
+          {p.gridDimX, p.gridDimY, p.gridDimZ},
+          p.blockDimX,
+          p.sharedMemBytes,
+          1,
+          nullptr,
+          stack.back()->device,
+          {first, first + argument_bytes},
+          nullptr};
+}
+
+template <class Parameters>
+bool launchable(const Parameters& p) {
+  const auto within = [](unsigned n, unsigned most) { return n >= 1 && n <= most; };
+  return within(p.gridDimX, 0x7FFFFFFF) && within(p.gridDimY, 65535) && within(p.gridDimZ, 65535) &&
+         within(p.blockDimX, 1024);
 }
 
 }  // namespace
@@ -60,6 +112,9 @@ std::set<std::string>* fake_cuda_calls() { return &calls; }
 void fake_cuda_argument_bytes(size_t bytes) { argument_bytes = bytes; }
 void fake_cuda_argument_index(size_t index) { argument_index = index; }
 void fake_cuda_fail(const char* what) { failing = what; }
+void fake_cuda_capture(void* stream) { captured = stream; }
+void fake_cuda_primary_active(int active) { primary_active = active; }
+fake_cuda::Graphs* fake_cuda_graphs() { return &graphs; }
 
 int cuInit(unsigned) {
   FAIL_IF_TOLD;
@@ -155,12 +210,15 @@ int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void*, int, size_t)
   *blocks = 1;
   return 0;
 }
+int cuDevicePrimaryCtxGetState(int, unsigned* flags, int* active) {
+  *flags = 0;
+  *active = primary_active;
+  return 0;
+}
+int cuDevicePrimaryCtxRelease_v2(int) { return 0; }
 int cuLaunchKernelEx(const CUlaunchConfig* c, std::string* function, void** arguments, void**) {
   FAIL_IF_TOLD;
-  const auto within = [](unsigned n, unsigned most) { return n >= 1 && n <= most; };
-  if (!function || !within(c->gridDimX, 0x7FFFFFFF) || !within(c->gridDimY, 65535) ||
-      !within(c->gridDimZ, 65535) || !within(c->blockDimX, 1024))
-    return 1;  // CUDA_ERROR_INVALID_VALUE
+  if (!function || !launchable(*c)) return 1;  // CUDA_ERROR_INVALID_VALUE
   const std::lock_guard lock(mutex);
   const auto* first = static_cast<const unsigned char*>(arguments[argument_index]);
   launches.push_back({*function,
@@ -170,7 +228,24 @@ int cuLaunchKernelEx(const CUlaunchConfig* c, std::string* function, void** argu
                       c->numAttrs ? c->attrs[0].value.clusterDim.x : 1,
                       c->hStream,
                       stack.back()->device,
-                      {first, first + argument_bytes}});
+                      {first, first + argument_bytes},
+                      nullptr});
+  return 0;
+}
+int cuStreamGetId(void* stream, unsigned long long* id) {
+  FAIL_IF_TOLD;
+  thread_local char mine;
+  *id = reinterpret_cast<uintptr_t>(stream == fake_cuda::kPerThread ? &mine : stream);
+  return 0;
+}
+int cuStreamIsCapturing(void* stream, CaptureStatus* status) {
+  FAIL_IF_TOLD;
+  *status = captured && captured == stream ? kCaptureActive : kCaptureNone;
+  return 0;
+}
+int cuStreamGetGreenCtx(void* stream, void** green) {
+  FAIL_IF_TOLD;
+  *green = stream == fake_cuda::kGreen ? stream : nullptr;
   return 0;
 }
 int cuTensorMapEncodeTiled(CUtensorMap* map, TensorMapDataType, uint32_t, void* address, const uint64_t*,
@@ -248,5 +323,64 @@ int cuEventElapsedTime(float* milliseconds, void*, void*) {
   return 0;
 }
 int cuEventDestroy_v2(void*) { return 0; }
+
+#ifndef FAKE_CUDA_WITHOUT_GRAPHS
+int cuGraphCreate(Graph** graph, unsigned) {
+  FAIL_IF_TOLD;
+  const std::lock_guard lock(mutex);
+  *graph = new Graph;
+  ++graphs.graphs;
+  return 0;
+}
+int cuGraphDestroy(Graph* graph) {
+  const std::lock_guard lock(mutex);
+  delete graph;
+  --graphs.graphs;
+  return 0;
+}
+int cuGraphAddKernelNode_v2(Node** node, Graph* graph, Node* const* after, size_t count,
+                            const CUDA_KERNEL_NODE_PARAMS* p) {
+  FAIL_IF_TOLD;
+  Node* const last = graph->nodes.empty() ? nullptr : &graph->nodes.back();
+  if (count != (last ? 1 : 0) || (count && *after != last)) return 1;  // a chain alone
+  if (!p->func || !launchable(*p)) return 1;
+  graph->nodes.push_back({graph->nodes.size(), launch_of(*p)});
+  *node = &graph->nodes.back();
+  return 0;
+}
+int cuGraphInstantiateWithFlags(GraphExec** exec, Graph* graph, unsigned long long) {
+  FAIL_IF_TOLD;
+  const std::lock_guard lock(mutex);
+  *exec = new GraphExec{{graph->nodes.begin(), graph->nodes.end()}, false};
+  ++graphs.executables, ++graphs.made;
+  return 0;
+}
+int cuGraphExecKernelNodeSetParams_v2(GraphExec* exec, Node* node, const CUDA_KERNEL_NODE_PARAMS* p) {
+  FAIL_IF_TOLD;
+  const Use use(exec);
+  exec->nodes[node->place].launch = launch_of(*p);
+  const std::lock_guard lock(mutex);
+  ++graphs.parameters_set;
+  return 0;
+}
+int cuGraphLaunch(GraphExec* exec, void* stream) {
+  FAIL_IF_TOLD;
+  if (captured && captured == stream) return 900;
+  const Use use(exec);
+  const std::lock_guard lock(mutex);
+  for (const Node& node : exec->nodes) {
+    launches.push_back(node.launch);
+    launches.back().stream = stream;
+    launches.back().graph = exec;
+  }
+  return 0;
+}
+int cuGraphExecDestroy(GraphExec* exec) {
+  const Use use(exec);
+  const std::lock_guard lock(mutex);
+  --graphs.executables;
+  return 0;  // the memory stays, so that no other gets its address
+}
+#endif
 
 }  // extern "C"

@@ -17,6 +17,9 @@ using CUmodule = struct ModuleHandle*;
 using CUfunction = struct FunctionHandle*;
 using CUstream = struct StreamHandle*;
 using CUevent = struct EventHandle*;
+using CUgraph = struct GraphHandle*;
+using CUgraphNode = struct GraphNodeHandle*;
+using CUgraphExec = struct GraphExecHandle*;
 
 enum : CUresult {
   kSuccess = 0,
@@ -42,6 +45,8 @@ enum FunctionAttribute : int { kLocalSizeBytes = 3, kNumRegs = 4, kMaxDynamicSha
 enum PointerAttribute : int { kPointerIsManaged = 8, kPointerDeviceOrdinal = 9 };
 
 enum CaptureMode : int { kCaptureGlobal = 0, kCaptureThreadLocal = 1, kCaptureRelaxed = 2 };
+
+enum CaptureStatus : int { kCaptureNone = 0, kCaptureActive = 1 };
 
 struct alignas(128) CUtensorMap {
   uint64_t opaque[16];
@@ -75,6 +80,18 @@ struct CUlaunchConfig {
   unsigned numAttrs;
 };
 
+// A kernel of a graph. Its context is the function's.
+struct CUDA_KERNEL_NODE_PARAMS {
+  CUfunction func;
+  unsigned gridDimX, gridDimY, gridDimZ;
+  unsigned blockDimX, blockDimY, blockDimZ;
+  unsigned sharedMemBytes;
+  void** kernelParams;
+  void** extra;
+  void* kern;
+  CUcontext ctx;
+};
+
 // X(symbol, parameters) for each function of libcuda.so.1; all return CUresult. Symbols are the exported,
 // versioned names.
 #define TILEWISE_LIBCUDA_FUNCTIONS(X)                                                                       \
@@ -88,6 +105,8 @@ struct CUlaunchConfig {
   X(cuDeviceGetAttribute, (int* value, DeviceAttribute attribute, CUdevice device))                         \
   X(cuDeviceTotalMem_v2, (size_t * bytes, CUdevice device))                                                 \
   X(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device))                                       \
+  X(cuDevicePrimaryCtxRelease_v2, (CUdevice device))                                                        \
+  X(cuDevicePrimaryCtxGetState, (CUdevice device, unsigned* flags, int* active))                            \
   X(cuCtxGetCurrent, (CUcontext * context))                                                                 \
   X(cuCtxGetDevice, (CUdevice * device))                                                                    \
   X(cuCtxPushCurrent_v2, (CUcontext context))                                                               \
@@ -119,10 +138,22 @@ struct CUlaunchConfig {
   X(cuEventDestroy_v2, (CUevent event))
 
 // Absent from older drivers; null then.
-#define TILEWISE_LIBCUDA_OPTIONAL(X)                         \
-  X(cuCtxGetId, (CUcontext context, unsigned long long* id)) \
-  X(cuFuncLoad, (CUfunction function))                       \
-  X(cuTensorMapReplaceAddress, (CUtensorMap * map, void* address))
+#define TILEWISE_LIBCUDA_OPTIONAL(X)                                                                     \
+  X(cuCtxGetId, (CUcontext context, unsigned long long* id))                                             \
+  X(cuFuncLoad, (CUfunction function))                                                                   \
+  X(cuTensorMapReplaceAddress, (CUtensorMap * map, void* address))                                       \
+  X(cuStreamGetId, (CUstream stream, unsigned long long* id))                                            \
+  X(cuStreamGetGreenCtx, (CUstream stream, void** green))                                                \
+  X(cuStreamIsCapturing, (CUstream stream, CaptureStatus * status))                                      \
+  X(cuGraphCreate, (CUgraph * graph, unsigned flags))                                                    \
+  X(cuGraphDestroy, (CUgraph graph))                                                                     \
+  X(cuGraphAddKernelNode_v2, (CUgraphNode * node, CUgraph graph, const CUgraphNode* after, size_t count, \
+                              const CUDA_KERNEL_NODE_PARAMS* parameters))                                \
+  X(cuGraphInstantiateWithFlags, (CUgraphExec * exec, CUgraph graph, unsigned long long flags))          \
+  X(cuGraphExecKernelNodeSetParams_v2,                                                                   \
+    (CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* parameters))                     \
+  X(cuGraphLaunch, (CUgraphExec exec, CUstream stream))                                                  \
+  X(cuGraphExecDestroy, (CUgraphExec exec))
 
 using nvrtcResult = int;
 using nvrtcProgram = struct ProgramHandle*;

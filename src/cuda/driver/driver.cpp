@@ -50,8 +50,9 @@ LoadedDriver load_driver() {
   return d;
 }
 
+// Never destroyed: plans that the process keeps to its end ask for it then.
 const LoadedDriver& driver() {
-  static const LoadedDriver d = load_driver();
+  static const LoadedDriver& d = *new LoadedDriver(load_driver());
   return d;
 }
 
@@ -98,16 +99,6 @@ uint64_t context_number(CUcontext context) {
   if (!context || !libcuda().cuCtxGetId || libcuda().cuCtxGetId(context, &id) != kSuccess) return 0;
   return id;
 }
-
-// Loading a module inside a stream capture of another thread is harmless; this says so to the driver.
-class RelaxedCapture {
- public:
-  RelaxedCapture() { libcuda().cuThreadExchangeStreamCaptureMode(&mode_); }
-  ~RelaxedCapture() { libcuda().cuThreadExchangeStreamCaptureMode(&mode_); }
-
- private:
-  CaptureMode mode_ = kCaptureRelaxed;
-};
 
 }  // namespace
 
@@ -172,6 +163,22 @@ CurrentDevice::CurrentDevice(int ordinal) {
 CurrentDevice::~CurrentDevice() {
   CUcontext popped = nullptr;
   if (pushed_) libcuda().cuCtxPopCurrent_v2(&popped);
+}
+
+LivingContext::LivingContext(int ordinal, uint64_t number) : ordinal_(ordinal) {
+  const Libcuda& cu = libcuda();
+  CUcontext context = nullptr;
+  if (!number || cu.cuCtxGetCurrent(&context) != kSuccess) return;  // the process ends
+  lives_ = context_number(context) == number;
+  unsigned flags = 0;
+  int active = 0;  // retaining an inactive one would make it anew
+  if (lives_ || cu.cuDevicePrimaryCtxGetState(ordinal, &flags, &active) != kSuccess || !active) return;
+  held_ = cu.cuDevicePrimaryCtxRetain(&context, ordinal) == kSuccess;
+  lives_ = held_ && context_number(context) == number;
+}
+
+LivingContext::~LivingContext() {
+  if (held_) libcuda().cuDevicePrimaryCtxRelease_v2(ordinal_);
 }
 
 Function load_function(std::string_view cubin, const std::string& symbol, int shared_bytes,

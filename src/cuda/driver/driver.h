@@ -74,6 +74,7 @@ struct LaunchShape {
   unsigned shared_bytes = 0;
   unsigned cluster = 1;  // thread blocks of a cluster along x
   bool empty() const { return grid[0] == 0 || grid[1] == 0 || grid[2] == 0; }
+  bool operator==(const LaunchShape&) const = default;
 };
 
 // Throws when the driver refuses. An empty grid, which it does not take, launches nothing.

@@ -1,6 +1,7 @@
 #include "cuda/launch/execution.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/error.h"
 #include "cuda/jit/config_text.h"
@@ -12,7 +13,8 @@ namespace tilewise::cuda {
 CudaExecution::CudaExecution(int ordinal, std::vector<KernelUse> uses, size_t workspace)
     : device_(device(ordinal)),
       uses_(std::move(uses)),
-      idle_(std::all_of(uses_.begin(), uses_.end(), [](const KernelUse& use) { return use.shape.empty(); })),
+      launches_(
+          std::count_if(uses_.begin(), uses_.end(), [](const KernelUse& use) { return !use.shape.empty(); })),
       workspace_((workspace + 255) / 256 * 256) {
   for (const KernelUse& use : uses_) names_.push_back("the kernel " + config_summary(use.config));
 }
@@ -43,11 +45,28 @@ void CudaExecution::prepare() const {
 }
 
 void CudaExecution::run(const Problem& p, void* workspace, void* stream) const {
-  if (idle_) return;
+  if (launches_ == 0) return;
   const CurrentDevice current(device_.ordinal);
   known_pointers_.check(p, workspace_ ? workspace : nullptr);
-  const Launcher launcher(uses_, names_, functions(current.context()), stream);
-  enqueue(p, static_cast<std::byte*>(workspace), launcher);
+  const Function* const kernels = functions(current.context());
+  auto* const bytes = static_cast<std::byte*>(workspace);
+  if (!run_as_graph(p, bytes, kernels, current.context(), stream))
+    enqueue(p, bytes, Launcher(uses_, names_, kernels, stream));
+}
+
+bool CudaExecution::run_as_graph(const Problem& p, std::byte* workspace, const Function* functions,
+                                 uint64_t context, void* stream) const {
+  if (launches_ < 2 || graphs_refused_.load(std::memory_order_relaxed)) return false;
+  const std::optional<uint64_t> stream_number = graph_stream(stream);
+  if (!stream_number) return false;
+  const std::shared_ptr<StreamGraphs::Graph> graph = graphs_.of(device_.ordinal, context, *stream_number);
+  const std::lock_guard lock(graph->busy);
+  if (!std::exchange(graph->called, true)) return false;  // making one takes longer than a single call gains
+  graph->kernels.begin();
+  enqueue(p, workspace, Launcher(uses_, names_, functions, stream, &graph->kernels));
+  if (graph->kernels.launch(stream)) return true;
+  graphs_refused_.store(true, std::memory_order_relaxed);
+  return false;
 }
 
 std::string CudaExecution::details() const {

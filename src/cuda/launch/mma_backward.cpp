@@ -104,7 +104,7 @@ class MmaBackward final : public CudaExecution {
   void enqueue(const Problem& p, std::byte* workspace, const Launcher& launcher) const override {
     if (!strided_) check_alignment(p);
     const AttentionParams a = mma_backward_params(p, workspace_, workspace);
-    if (const size_t bytes = dbias_zeros(p, kernels_)) fill_zero(a.dbias_accum, bytes, launcher.stream());
+    if (const size_t bytes = dbias_zeros(p, kernels_)) launcher.clear(a.dbias_accum, bytes);
     size_t use = 0;
     for (const Config& c : kernels_) {
       if (c.kernel == Kernel::backward_dbias)

@@ -57,7 +57,7 @@ class WgmmaForward final : public CudaExecution {
     launch.section_keys = wgmma::section_keys(a);
     launch.pack_log2 = pack;
     if (counter_bytes_) {
-      fill_zero(workspace, counter_bytes_, launcher.stream());
+      launcher.clear(workspace, counter_bytes_);
       launch.tile_counter = reinterpret_cast<u32*>(workspace);
     }
     launcher(0, a, launch);
