@@ -31,9 +31,9 @@ constexpr int fa1_threads(const Config& c) { return c.warps * 32; }
 constexpr int fa1_forward_smem_bytes(const Config& c) {
   return (c.Bc + kFa1Rows) * c.d * 2 + c.Bc * c.dv * 2 + c.warps * kFa1Rows * (c.dv * 4 + 8);
 }
-// K, V, Q, dO, dS; of each warp a partial dQ.
+// K, V, Q, dO, dS; of each warp a partial dQ and a word that tells of NaNs.
 constexpr int fa1_backward_smem_bytes(const Config& c) {
-  return (c.Bc + kFa1Rows) * (c.d + c.dv) * 2 + c.Bc * 32 * 2 + c.warps * kFa1Rows * c.d * 4;
+  return (c.Bc + kFa1Rows) * (c.d + c.dv) * 2 + c.Bc * 32 * 2 + c.warps * (kFa1Rows * c.d * 4 + 4);
 }
 
 constexpr u64 fa1_forward_blocks(i64 B, i64 H) { return u64(B) * u64(H); }

@@ -5,6 +5,7 @@
 // of dQ_i meet in shared memory.
 #pragma once
 
+#include "../mma/bwd_repair.cuh"
 #include "../ptx/barrier.h"
 #include "../ptx/math.h"
 #include "../ptx/warp.h"
@@ -16,7 +17,7 @@
 namespace tilewise::baseline {
 
 template <Config C>
-TILEWISE_KERNEL(fa1_threads(C), 1)
+TILEWISE_KERNEL(fa1_threads(C), C.d <= 32 ? 2 : 1)
 fa1_backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   using M = tile::Mma<C.element>;
   using KTile = tile::SmemTile<C.element, C.Bc, C.d>;
@@ -41,18 +42,23 @@ fa1_backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
     return part_smem + u32(((w * kFa1Rows + row) * C.d + column) * 4);
   };
 
+  const u32 nan_smem = part_at(C.warps, 0, warp);  // has this warp stored a NaN?
+  const auto note = [&](bool nan) {
+    if (nan) ptx::st_shared(nan_smem, 1u);
+  };
+  if (lane.lane == 0) ptx::st_shared(nan_smem, 0u);
+
   const u64 block = ptx::block_number();
   if (block >= fa1_backward_blocks(p.B, p.Hk)) return;
   const i32 hk = i32(block % u64(p.Hk)), b = i32(block / u64(p.Hk)), first_head = hk * p.group;
   const SequenceView seq = find_sequence<false>(p, b);
   const Band<i32> band = band_of(p, seq);
-  const float scale_log2 = p.scale * kLog2OfE;
   const i64 statistics = workspace_row(false, b, p.Sq, 0), statistics_head = workspace_rows(p);
   float* const dq_rows = p.dq_accum + (i64(b) * p.H + first_head) * p.Sq * C.d;  // of the group's heads
   for (i64 x = thread; x < i64(p.group) * p.Sq * C.d; x += kThreads) ptx::store_global(dq_rows + x, 0.0f);
 
   // Keys that no query sees are not read, nor are queries that see none of a block: what they hold times a P
-  // of 0 could be a NaN.
+  // of 0 could be a NaN. What comes of the others that hidden pairs let in is repaired at the end.
   const Range<i32> keys = band.any(0, p.Sq);
   const auto clear_gradient = [&](void* data, const Strides& t, i32 columns) {
     for (i64 x = thread; x < i64(p.Sk) * columns; x += kThreads)
@@ -91,7 +97,7 @@ fa1_backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
         ptx::cp_async_wait<0>();
         ptx::sync_threads();
 
-        // P^T = exp2(scale K_w Q_i^T - lse), dP^T = V_w dO_i^T, dS^T = P^T (dP^T - delta)   [16 keys, 16
+        // P^T = exp(scale K_w Q_i^T - lse), dP^T = V_w dO_i^T, dS^T = P^T (dP^T - delta)   [16 keys, 16
         // queries]
         float p_frag[1][2][4], ds_frag[1][2][4];
         tile::clear(p_frag);
@@ -114,7 +120,7 @@ fa1_backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
               const i32 j = j0 + key_row + lane.g + half * 8;
               float &pr = p_frag[0][nt][half * 2 + e], &ds = ds_frag[0][nt][half * 2 + e];
               const bool on = i < queries.end && band.sees(i, j);
-              pr = on ? ptx::ex2(ptx::fma(pr, scale_log2, -lse)) : 0.0f;
+              pr = on ? ptx::ex2(ptx::fma(pr, p.scale, -lse) * kLog2OfE) : 0.0f;
               ds = on ? pr * (ds - delta) : 0.0f;
             }
           }
@@ -172,17 +178,35 @@ fa1_backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
         M::store_pair(v_smem, row, nt * 8 + 2 * lane.q, dv_acc[0][nt][half * 2], dv_acc[0][nt][half * 2 + 1]);
     }
     ptx::sync_threads();
-    tile::store_rows<kThreads>(tile::rows(p.dk, 2, p.dk_stride, b, 0, hk, p.D), k_smem, j0, keys.end, thread);
-    tile::store_rows<kThreads>(tile::rows(p.dv, 2, p.dv_stride, b, 0, hk, p.Dv), v_smem, j0, keys.end,
-                               thread);
+    note(tile::store_rows<kThreads>(tile::rows(p.dk, 2, p.dk_stride, b, 0, hk, p.D), k_smem, j0, keys.end,
+                                    thread));
+    note(tile::store_rows<kThreads>(tile::rows(p.dv, 2, p.dv_stride, b, 0, hk, p.Dv), v_smem, j0, keys.end,
+                                    thread));
   }
 
   ptx::sync_threads();
   for (i64 x = thread; x < i64(p.group) * p.Sq * p.D; x += kThreads) {
     const i64 column = x % p.D, i = x / p.D % p.Sq, head = x / p.D / p.Sq;
     const Strides& t = p.dq_stride;
-    tile::store_float<C.element>(p.dq, b * t.b + i * t.s + (first_head + head) * t.h + column * t.d,
-                                 p.scale * ptx::load_global(dq_rows + (head * p.Sq + i) * C.d + column));
+    const float dq = p.scale * ptx::load_global(dq_rows + (head * p.Sq + i) * C.d + column);
+    tile::store_float<C.element>(p.dq, b * t.b + i * t.s + (first_head + head) * t.h + column * t.d, dq);
+    note(dq != dq);
+  }
+  ptx::sync_warp();
+  if (!ptx::sync_threads_or(ptx::ld_shared(nan_smem) != 0)) return;
+  constexpr Config kBanded = [] {
+    Config c = C;
+    c.masked = true;
+    return c;
+  }();
+#pragma unroll 1
+  for (int g = 0; g < 3; ++g) {
+    const mma::Gradient of = mma::Gradient(g);
+    const bool of_query = of == mma::Gradient::dq;
+    const i32 length = of_query ? p.Sq : p.Sk, heads = of_query ? p.group : 1;
+#pragma unroll 1
+    for (i32 r = warp; r < heads * length; r += C.warps)
+      mma::repair_row<kBanded>(p, of, b, of_query ? first_head + r / length : hk, r % length);
   }
 }
 

@@ -17,13 +17,25 @@ namespace tilewise::baseline {
 
 TILEWISE_INLINE bool is_finite(float x) { return x - x == 0.0f; }
 
+// Scores stay q . k, or its negative under a negative scale, until their maximum is subtracted: of large ones
+// that difference is exact, while each times the scale would be rounded.
+struct ScoreScale {
+  float sign, size;
+  TILEWISE_INLINE explicit ScoreScale(float scale) : sign(scale < 0.0f ? -1.0f : 1.0f), size(scale * sign) {}
+  // exp of the size times a difference; never 0 times the -inf of a hidden score.
+  TILEWISE_INLINE float power(float x) const {
+    constexpr float kLog2OfE = 1.44269504088896341f, kLeast = 1.17549435e-38f;
+    return ptx::ex2(x * ptx::max(size * kLog2OfE, kLeast));
+  }
+};
+
 // An output element again, before its division, from the keys that its row sees and no others. For rows of
 // finite l whose O is not finite: P V has multiplied a NaN or infinity in the V of a key that other rows see
 // by a P of 0.
 template <Config C>
 TILEWISE_INLINE float fa1_output_again(const AttentionParams& p, const Band<i32>& band, i32 b, i32 h, i32 i,
                                        i32 column, float row_max) {
-  constexpr float kLog2OfE = 1.44269504088896341f;
+  const ScoreScale scale(p.scale);
   const auto at = [&](const Strides& t, i32 row, i32 head) { return b * t.b + row * t.s + head * t.h; };
   const i64 q = at(p.q_stride, i, h);
   const Range<i32> keys = band.row(i);
@@ -36,7 +48,7 @@ TILEWISE_INLINE float fa1_output_again(const AttentionParams& p, const Band<i32>
     for (i32 d = 0; d < p.D; ++d)
       s = ptx::fma(tile::load_float<C.element>(p.q, q + d * p.q_stride.d),
                    tile::load_float<C.element>(p.k, k + d * p.k_stride.d), s);
-    o = ptx::fma(ptx::ex2(s * (p.scale * kLog2OfE) - row_max),
+    o = ptx::fma(scale.power(s * scale.sign - row_max),
                  tile::load_float<C.element>(p.v, v + column * p.v_stride.d), o);
   }
   return o;
@@ -50,7 +62,7 @@ fa1_forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   using VTile = tile::SmemTile<C.element, C.Bc, C.dv>;
   using QTile = tile::SmemTile<C.element, kFa1Rows, C.d>;
   constexpr int kThreads = fa1_threads(C), kKeys = C.Bc / C.warps, NT = kKeys / 8;
-  constexpr float kLog2OfE = 1.44269504088896341f, kLnOf2 = 0.693147180559945309f;
+  constexpr float kLnOf2 = 0.693147180559945309f;
   constexpr float kInfinity = __builtin_bit_cast(float, 0x7F800000u);
   const int thread = int(ptx::thread_index());
   const int warp = int(ptx::shfl_idx(u32(thread / 32), 0));
@@ -71,12 +83,12 @@ fa1_forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   const i32 h = i32(block % u64(p.H)), b = i32(block / u64(p.H));
   const SequenceView seq = find_sequence<false>(p, b);
   const Band<i32> band = band_of(p, seq);
-  const float scale_log2 = p.scale * kLog2OfE;
+  const ScoreScale scale(p.scale);
 
   const i64 rows = i64(p.B) * p.H * p.Sq, row0 = (i64(b) * p.H + h) * p.Sq;
   float* const o_rows = p.dq_accum + row0 * C.dv;
   float* const l_rows = p.dq_accum + rows * C.dv + row0;
-  float* const m_rows = l_rows + rows;  // in log2 units
+  float* const m_rows = l_rows + rows;  // before the scale
   for (i64 x = thread; x < i64(p.Sq) * C.dv; x += kThreads) ptx::store_global(o_rows + x, 0.0f);
   for (i32 i = thread; i < p.Sq; i += kThreads)
     ptx::store_global(l_rows + i, 0.0f), ptx::store_global(m_rows + i, -kInfinity);
@@ -99,7 +111,7 @@ fa1_forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
       ptx::cp_async_wait<0>();
       ptx::sync_threads();
 
-      // S = scale Q_i K_w^T over this warp's keys, in log2 units   [16, Bc / warps]
+      // S = Q_i K_w^T over this warp's keys, before the scale   [16, Bc / warps]
       float s_frag[1][NT][4];
       tile::clear(s_frag);
       tile::multiply_add<M, C.d>(
@@ -113,7 +125,7 @@ fa1_forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
         for (int r = 0; r < 4; ++r) {
           const i32 i = i0 + row_of(r >> 1), j = j0 + warp * kKeys + nt * 8 + 2 * lane.q + (r & 1);
           float& s = s_frag[0][nt][r];
-          s = i < p.Sq && band.sees(i, j) ? s * scale_log2 : -kInfinity;
+          s = i < p.Sq && band.sees(i, j) ? s * scale.sign : -kInfinity;
           row_max[r >> 1] = ptx::max(row_max[r >> 1], s);
         }
 #pragma unroll
@@ -126,7 +138,7 @@ fa1_forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
       }
       ptx::sync_threads();
 
-      // m_new = max(m_i, the warps' maxima); P = exp2(S - m_new); this warp's row sums
+      // m_new = max(m_i, the warps' maxima); P = exp(scale (S - m_new)); this warp's row sums
       const auto new_max = [&](int row) {
         float m = i0 + row < p.Sq ? ptx::load_global(m_rows + i0 + row) : -kInfinity;
 #pragma unroll
@@ -143,7 +155,7 @@ fa1_forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
             float& s = s_frag[0][nt][half * 2 + e];
-            s = ptx::ex2(s - from);
+            s = scale.power(s - from);
             sum += s;
           }
 #pragma unroll
@@ -167,11 +179,11 @@ fa1_forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
               {{ptx::bits_of(o_frag[0][nt][half * 2]), ptx::bits_of(o_frag[0][nt][half * 2 + 1])}});
       ptx::sync_threads();
 
-      // O_i = (l_i exp2(m_i - m_new) O_i + the parts) / l_new. l is 0 where no key has been visible; m says
-      // less, since scores that are NaN leave it at -inf.
+      // O_i = (l_i exp(scale (m_i - m_new)) O_i + the parts) / l_new. l is 0 where no key has been visible; m
+      // says less, since scores that are NaN leave it at -inf.
       const auto new_sum = [&](int row, float m, float& kept) {
         const float old = ptx::load_global(m_rows + i0 + row);
-        kept = ptx::load_global(l_rows + i0 + row) * ptx::ex2(old - (m == -kInfinity ? 0.0f : m));
+        kept = ptx::load_global(l_rows + i0 + row) * scale.power(old - (m == -kInfinity ? 0.0f : m));
         float sum = kept;
 #pragma unroll
         for (int w = 0; w < C.warps; ++w)
@@ -214,7 +226,7 @@ fa1_forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
     for (i32 i = thread; i < p.Sq; i += kThreads) {
       const float m = ptx::load_global(m_rows + i), l = ptx::load_global(l_rows + i);
       ptx::store_global(p.lse + b * p.lse_b + h * p.lse_h + i * p.lse_s,
-                        l == 0.0f ? -kInfinity : (m + ptx::lg2(l)) * kLnOf2);
+                        l == 0.0f ? -kInfinity : ptx::fma(m, scale.size, ptx::lg2(l) * kLnOf2));
     }
 }
 

@@ -2,7 +2,7 @@
 // of every head:
 //   delta = sum_c dO * O - dlse      (so that dS = P (dP - delta) carries the gradient of lse too)
 //   lse_log2 = lse * log2 e          (+inf for rows that see nothing and for padding rows: their P is then
-//   exactly 0; fp32: lse as it is, see bwd_scores.cuh)
+//   exactly 0; lse as it is where natural_scores() says so)
 // and zeros in the fp32 accumulator of dQ, and in the word that asks for bwd_repair.cuh. A thread block takes
 // bwd_prepare_rows() workspace rows of one head (backward_layout.h); kLanes neighbouring lanes share a row,
 // each 8 columns at a time. reduce_sink: dsink[h] = -sum over rows of exp(sink - lse) * delta, one thread
@@ -120,7 +120,7 @@ bwd_prepare(const TILEWISE_GRID_CONSTANT AttentionParams p) {
         const i64 s = seq.q_row + i;
         const float natural = ptx::load_global(p.lse + b * p.lse_b + h * p.lse_h + s * p.lse_s);
         if (natural != -kInfinity) {
-          lse = C.element == Element::fp32 ? natural : natural * kLog2OfE;
+          lse = natural_scores(C) ? natural : natural * kLog2OfE;
           delta = sum[n];
           if (p.dlse) delta -= ptx::load_global(p.dlse + b * p.dlse_b + h * p.dlse_h + s * p.dlse_s);
         }

@@ -53,7 +53,7 @@ template <Config C>
 struct Scores {
   static constexpr bool kPlain = !C.softcap && !C.alibi && !C.bias;  // the score is scale * q . k
   // The same numbers as the forward's (tile/score.h): its lse is a sum of these.
-  static constexpr bool kPrecise = C.element == Element::fp32, kExact = kPrecise || C.bias;
+  static constexpr bool kPrecise = C.element == Element::fp32, kExact = natural_scores(C);
   static constexpr float kUnit = kExact ? 1.0f : kLog2e;
 
   const AttentionParams& p;
@@ -182,16 +182,16 @@ struct Scores {
   }
 
   // P of a score, and d score / d (scale q . k). Rows and keys past the end read the bias of the last one.
-  // lse: in log2 units; for fp32 and where there is a bias in natural ones, because of a large one times log2
-  // e the rounding would show; a bias may be so large that an lse has a rest (bwd_statistics.cuh).
+  // lse: in log2 units, or natural where scores are; a bias may be so large that an lse has a rest
+  // (bwd_statistics.cuh).
   TILEWISE_INLINE float probability(float qk, i32 i, i32 j, float lse, float& derivative) const {
     const float s = value(qk, i, j, derivative);
-    if constexpr (C.bias) {
-      const float below = s - lse;
-      const float rest = ptx::load_global(p.lse_rest + (h * workspace_rows(p) + statistics0 + last_row(i)));
-      return kPrecise ? exp_of(below - rest) : ptx::ex2((below - rest) * kLog2e);
+    if constexpr (kExact) {
+      float below = kPlain ? ptx::fma(s, p.scale, -lse) : s - lse;
+      if constexpr (C.bias)
+        below -= ptx::load_global(p.lse_rest + (h * workspace_rows(p) + statistics0 + last_row(i)));
+      return kPrecise ? exp_of(below) : ptx::ex2(below * kLog2e);
     }
-    if constexpr (kPrecise) return exp_of(kPlain ? ptx::fma(s, p.scale, -lse) : s - lse);
     return ptx::ex2(kPlain ? ptx::fma(s, scale_log2, -lse) : s - lse);
   }
 

@@ -70,4 +70,10 @@ struct Config {
   constexpr bool operator==(const Config&) const = default;
 };
 
+// The backward's scores and lse in natural units: of a large one times log2 e the rounding would show. The
+// others save a multiplication a score.
+constexpr bool natural_scores(const Config& c) {
+  return c.element == Element::fp32 || c.bias || c.family == Family::fa1;
+}
+
 }  // namespace tilewise

@@ -65,7 +65,7 @@ struct AttentionParams {
   i64 dbias_rows, dbias_columns;  // its sizes along queries and keys
   float* dsink;
   i64 dsink_h;
-  // workspace; lse_log2: natural for fp32 and with a bias, then of those two sums' first one
+  // workspace; lse_log2: natural where scores are (natural_scores()), with a bias of two sums the first
   float *dq_accum, *delta, *lse_log2, *lse_rest;
   u32* spoiled;  // workspace: not 0 when a kernel has stored a NaN or infinity in dk or dv
 };

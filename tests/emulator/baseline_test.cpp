@@ -209,6 +209,34 @@ TEST_P(Baselines, PartlyVisibleValues) {
     }
 }
 
+// A row of dout that is not finite spoils dq of its own row, and dk and dv of the keys that it sees: no
+// others.
+TEST_P(Baselines, NotFiniteDoutIsTheRowsKeys) {
+  for (const char* band : {"", "causal", "causal topleft", "window=10,3"})
+    for (double bad : {double(NAN), double(INFINITY)}) {
+      const std::string line = cat("bf16 bwd B=1 Sq=40 Sk=90 H=2 Hk=1 D=32 Dv=32 ", band);
+      expect_right(line, [&](Attention& x) { x.set(x.dout, bad, 0, 30, 1, 5); });
+    }
+}
+
+// The same for a row of q and one of k, which also spoil dk and dq through the scores.
+TEST_P(Baselines, PartlyVisibleNansInTheBackward) {
+  for (const char* band : {"causal", "window=10,3"}) {
+    const std::string line = cat("fp16 bwd B=1 Sq=90 Sk=150 H=2 Hk=1 D=32 Dv=32 ", band);
+    expect_right(line, [&](Attention& x) { x.set(x.q, NAN, 0, 33, 1, 3); });
+    expect_right(line, [&](Attention& x) { x.set(x.k, NAN, 0, 60, 0, 3); });
+    expect_right(line, [&](Attention& x) { x.set(x.v, NAN, 0, 40, 0, 5); });
+  }
+}
+
+// Where all keys of a row have about the same large score, dq shows by how much its P does not sum up to 1.
+TEST_P(Baselines, ScoresFarFromZero) {
+  for (const char* shift : {"-2.45e5", "-1e5", "1e4"})
+    for (int seed : {1, 10})
+      expect_right(cat("bf16 bwd B=1 Sq=9 Sk=200 H=4 Hk=1 D=128 Dv=128 shift=", shift, " seed=", seed),
+                   [](Attention&) {});
+}
+
 INSTANTIATE_TEST_SUITE_P(Emulated, Baselines, testing::Values("fa1", "unfused"),
                          [](const auto& name) { return std::string(name.param); });
 
