@@ -14,6 +14,7 @@
 #include "cuda/launch/baselines.h"
 #include "cuda/launch/params.h"
 #include "emulator.h"
+#include "far_offsets.h"
 #include "kernels/baseline/fa1_bwd.cuh"
 #include "kernels/baseline/fa1_fwd.cuh"
 #include "kernels/baseline/unfused.cuh"
@@ -235,6 +236,16 @@ TEST_P(Baselines, ScoresFarFromZero) {
     for (int seed : {1, 10})
       expect_right(cat("bf16 bwd B=1 Sq=9 Sk=200 H=4 Hk=1 D=128 Dv=128 shift=", shift, " seed=", seed),
                    [](Attention&) {});
+}
+
+TEST_P(Baselines, OffsetsBeyond32Bits) {
+  const FarMemory far_memory;
+  for (int far = 0; far < 4; ++far) {
+    Attention x(parse_case("bf16 bwd B=3 Sq=5 Sk=5 H=4 Hk=2 D=8 Dv=8 dlse"));
+    FarMemory::Spread spread(x, far_memory.memory, far);
+    EXPECT_EQ(run_case(x, GetParam(), emulator::Order::forward), "") << far;
+    EXPECT_EQ(spread.collect(true), "") << far;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Emulated, Baselines, testing::Values("fa1", "unfused"),

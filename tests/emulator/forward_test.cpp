@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "cuda/launch/params.h"
 #include "emulator.h"
+#include "far_offsets.h"
 #include "kernels/mma/fwd.cuh"
 #include "oracle/accuracy.h"
 #include "support/case.h"
@@ -164,6 +165,14 @@ TEST(EmulatedForward, Plain) {
   expect_right<planned<kFp16, 64, 64>()>("fp16 fwd B=1 Sq=20 Sk=0 H=1 Hk=1 D=64 Dv=64 seed=3");
   expect_right<planned<kFp16, 64, 64>()>("fp16 fwd B=1 Sq=0 Sk=20 H=1 Hk=1 D=64 Dv=64 seed=3");
   expect_right<planned<kFp16, 64, 64>()>("fp16 fwd B=1 Sq=40 Sk=80 H=1 Hk=1 D=64 Dv=64 scale=-0.3 seed=3");
+}
+
+TEST(EmulatedForward, OffsetsBeyond32Bits) {
+  const FarMemory far_memory;
+  for (int far : {0, 1, 2})
+    expect_right<planned<kBf16, 64, 64>()>("bf16 fwd B=3 Sq=5 Sk=5 H=4 Hk=2 D=8 Dv=8", [&](Attention& x) {
+      const FarMemory::Spread spread(x, far_memory.memory, far);
+    });
 }
 
 TEST(EmulatedForward, HeadDims) {

@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "cuda/launch/params.h"
 #include "emulator.h"
+#include "far_offsets.h"
 #include "hopper.h"
 #include "kernels/wgmma/fwd.cuh"
 #include "oracle/accuracy.h"
@@ -124,6 +125,14 @@ TEST(EmulatedWgmmaForward, Plain) {
   expect_right<planned<kBf16, 128, 128>()>("bf16 fwd B=2 Sq=1 Sk=1 H=4 Hk=1 D=104 Dv=120 sink seed=3");
   expect_right<planned<kFp16, 64, 64, 512>()>(
       "fp16 fwd B=1 Sq=70 Sk=200 H=2 Hk=1 D=64 Dv=64 amplitude=3 seed=4");
+}
+
+TEST(EmulatedWgmmaForward, OffsetsBeyond32Bits) {
+  const FarMemory far_memory;
+  for (int far : {0, 1, 2})
+    expect_right<planned<kBf16, 64, 64>()>("bf16 fwd B=3 Sq=5 Sk=5 H=4 Hk=2 D=8 Dv=8", [&](Attention& x) {
+      const FarMemory::Spread spread(x, far_memory.memory, far);
+    });
 }
 
 TEST(EmulatedWgmmaForward, Bands) {

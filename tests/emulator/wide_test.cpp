@@ -12,6 +12,7 @@
 #include "cuda/jit/config_text.h"
 #include "cuda/launch/mma.h"
 #include "emulator.h"
+#include "far_offsets.h"
 #include "oracle/accuracy.h"
 #include "plan/cuda.h"
 #include "plan/decision.h"
@@ -105,6 +106,20 @@ void expect_right(
     if (said.empty() && x.c.backward) said = run_pass(x, TW_BACKWARD, order);
     EXPECT_EQ(said, "") << line;
   }
+}
+
+TEST(EmulatedWide, OffsetsBeyond32Bits) {
+  const FarMemory far_memory;
+  for (const char* kind : {"bf16", "fp16 causal bias=bhij:fp32 dropout=0.25"})
+    for (int far : {0, 1, 2}) {
+      SCOPED_TRACE(cat(kind, ", far along dimension ", far));
+      const std::string dtype(kind, 4);
+      Attention x(parse_case(cat(dtype, " bwd B=3 Sq=5 Sk=5 H=4 Hk=2 D=8 Dv=8 dlse", kind + 4)));
+      FarMemory::Spread spread(x, far_memory.memory, far);
+      EXPECT_EQ(run_pass(x, TW_FORWARD, emulator::Order::forward), "");
+      EXPECT_EQ(run_pass(x, TW_BACKWARD, emulator::Order::forward), "");
+      EXPECT_EQ(spread.collect(true), "");
+    }
 }
 
 TEST(EmulatedWide, HeadDims) {
