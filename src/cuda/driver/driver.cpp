@@ -244,15 +244,16 @@ void fill_zero(void* pointer, size_t bytes, void* stream) {
         "cuMemsetD8Async of ", bytes, " bytes");
 }
 
-int device_of_pointer(const void* pointer, const char* what) {
+int device_of_pointer(const void* pointer, int reader, const char* what) {
   const Libcuda& cu = libcuda();
   const auto address = reinterpret_cast<CUdeviceptr>(pointer);
   int ordinal = -1;
   if (cu.cuPointerGetAttribute(&ordinal, kPointerDeviceOrdinal, address) != kSuccess)
     invalid(what, " is said to be CUDA memory, but the driver does not know the pointer ", pointer,
             ": pass device memory, or say device_type TW_CPU");
+  if (ordinal == reader) return reader;  // a question less: each takes time
   unsigned managed = 0;
-  if (cu.cuPointerGetAttribute(&managed, kPointerIsManaged, address) == kSuccess && managed) return -1;
+  if (cu.cuPointerGetAttribute(&managed, kPointerIsManaged, address) == kSuccess && managed) return reader;
   return ordinal;
 }
 

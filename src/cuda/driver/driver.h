@@ -83,9 +83,9 @@ void launch(const Function& f, const LaunchShape& shape, void** arguments, void*
 
 void fill_zero(void* pointer, size_t bytes, void* stream);
 
-// The ordinal of the device that owns the memory (or -1: managed memory, which every device reads). Throws
-// for anything that a kernel cannot read, with `what` naming the tensor.
-int device_of_pointer(const void* pointer, const char* what);
+// The ordinal of the device that owns the memory; `reader` for managed memory, which every device reads.
+// Throws for anything that a kernel cannot read, with `what` naming the tensor.
+int device_of_pointer(const void* pointer, int reader, const char* what);
 
 enum class MapElement { fp32, fp16, bf16 };
 

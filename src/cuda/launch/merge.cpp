@@ -17,7 +17,7 @@ void merge(const common::CombineParams& p, tw_dtype dtype, int ordinal, void* st
                                                          {p.more_out, "out_b"},  {p.more_lse, "lse_b"},
                                                          {p.out, "out"},         {p.lse, "lse"}};
   for (const auto& [pointer, name] : tensors)
-    if (const int owner = pointer ? device_of_pointer(pointer, name) : -1; owner >= 0 && owner != ordinal)
+    if (const int owner = pointer ? device_of_pointer(pointer, ordinal, name) : ordinal; owner != ordinal)
       invalid("merge: ", name, ": memory of CUDA device ", owner, ", while the tensor says device ", ordinal);
   Config c;
   c.family = Family::common;

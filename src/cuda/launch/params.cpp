@@ -11,8 +11,8 @@ i32 small(i64 x) { return i32(x); }
 
 void check_pointer(const void* pointer, int device_index, const char* name) {
   if (!pointer) return;
-  const int owner = device_of_pointer(pointer, name);
-  if (owner >= 0 && owner != device_index)
+  const int owner = device_of_pointer(pointer, device_index, name);
+  if (owner != device_index)
     invalid(name, ": memory of CUDA device ", owner, ", while the call says device ", device_index,
             "; all tensors and the workspace must be on one device");
 }
