@@ -307,7 +307,7 @@ TILEWISE_INLINE void attend(SmemPlan<C>& smem, const AttentionParams& p, const F
     ptx::mbarrier_wait(smem.k_full[ring_k.stage], ring_k.phase);
     const u64 k_desc = ptx::descriptor_128b(ptx::shared_address(smem.k[ring_k.stage]), kKBox);
     const u32 q = ptx::shared_address(smem.q[group]);  // descriptors of wide heads cannot all be kept
-    const u64 q_desc = ptx::descriptor_128b(C.d > 128 ? ptx::opaque(q) : q, kQBox);
+    const u64 q_desc = ptx::descriptor_128b(C.d > 128 || C.dv > 128 ? ptx::opaque(q) : q, kQBox);
     ptx::wgmma_fence();
 #pragma unroll
     for (int kk = 0; kk < kDSteps; ++kk) {

@@ -77,7 +77,7 @@ constexpr bool choose_forward_tiles(Config& c, int D, int Dv, i64 rows, i64 keys
   // What the scores need takes registers, and NVRTC's time.
   const bool reads = c.bias || c.boolean_mask;
   const int features = c.softcap + c.alibi + c.bias + c.boolean_mask + c.dropout;
-  if (reads || features > 2 || (widest > 64 && (c.alibi || c.dropout)))
+  if (reads || features > 2 || (widest > 64 ? c.alibi || c.dropout : c.alibi && c.dropout))
     c.Bc = features > 2 || (reads && (features > 1 || widest > 128)) ? 32 : 64;
   return true;
 }

@@ -44,13 +44,14 @@ TEST(TileOrder, CountsBeyond32Bits) {
 }
 
 TEST(WgmmaTiles, EveryHeadDimFitsOneMultiprocessor) {
-  for (int features = 0; features < 4; ++features)
+  for (int features = 0; features < 32; ++features)
     for (int D = 1; D <= 256; ++D)
       for (int Dv : {1, 64, 65, 96, 128, 129, 192, 256})
         for (i64 rows : {1, 512, 1 << 20}) {
           Config c;
           c.element = Element::bf16;
-          c.softcap = features & 1, c.dropout = features & 2;
+          c.softcap = features & 1, c.dropout = features & 2, c.alibi = features & 4;
+          c.bias = features & 8, c.boolean_mask = features & 16;
           ASSERT_TRUE(wgmma::choose_forward_tiles(c, D, Dv, rows, rows));
           EXPECT_GE(c.d, D);
           EXPECT_GE(c.dv, Dv);
