@@ -98,16 +98,15 @@ constexpr bool choose_backward_tiles(Config& c, int D, int Dv, const TileRoom& r
 // The dQ kernel of the deterministic backward (bwd_dq.cuh): 16 query rows a warp.
 constexpr int backward_dq_threads(const Config& c) { return c.warps * 32; }
 
-// dS goes through shared memory where registers are short: as constants in them, depth cannot be a loop.
-constexpr int backward_dq_ds_bytes(const Config& c) {
-  const bool needed = c.element == Element::fp32 && (c.d > 128 || c.dv > 128) && c.Bc >= 32;
-  return needed ? c.Br * c.Bc * 4 : 0;
+// dS goes through the shared memory of V_j where registers are short: as constants in them, depth cannot be a
+// loop.
+constexpr bool backward_dq_ds_shared(const Config& c) {
+  return c.element == Element::fp32 && (c.d > 128 || c.dv > 128) && c.dv >= c.Br;
 }
 
-// Bytes of dynamic shared memory: Q, dO, `stages` buffers of K and V, dS.
+// Bytes of dynamic shared memory: Q, dO, `stages` buffers of K and V.
 constexpr int backward_dq_smem_bytes(const Config& c) {
-  const int tiles = (c.Br + c.stages * c.Bc) * (c.d + c.dv) * (c.element == Element::fp32 ? 4 : 2);
-  return tiles + backward_dq_ds_bytes(c);
+  return (c.Br + c.stages * c.Bc) * (c.d + c.dv) * (c.element == Element::fp32 ? 4 : 2);
 }
 
 constexpr u64 backward_dq_blocks(const Config& c, i64 B, i64 H, i64 Sq) {

@@ -41,7 +41,7 @@ struct BackwardShape {
   static constexpr bool kFeatures =
       C.softcap || C.alibi || C.bias || C.boolean_mask || C.dropout || C.strided;
   static constexpr bool kShortest = E == Element::fp32 ? C.warps == 2 || C.d > 192 : kWide&& kFeatures;
-  static constexpr int kLongest = kShortest ? 1 : kWide || C.Bc < 64 ? 2 : 4;
+  static constexpr int kLongest = kShortest ? 1 : kWide || C.Bc < 64 || (kFeatures && C.warps == 8) ? 2 : 4;
   // dQ in column passes where it does not fit beside dK and dV, by what their accumulators take of the
   // registers (fp32 operands are pairs).
   static constexpr int kAccumulators = (kDkvKeys * (kDvCols + kDkCols)) / 32;
@@ -77,7 +77,7 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   using M = tile::Mma<C.element>;
   constexpr int kElement = tile::element_bytes(C.element);
   constexpr bool kNextLate =
-      TILEWISE_ARCH > 0 && TILEWISE_ARCH < 900 && !C.masked && C.element != Element::fp32;
+      TILEWISE_ARCH > 0 && TILEWISE_ARCH < 900 && (C.element == Element::fp32 ? Shape::kFeatures : !C.masked);
   constexpr int kThreads = Shape::kThreads, kStages = C.stages;
 
   auto& smem = *reinterpret_cast<typename Shape::Smem*>(ptx::dynamic_shared());
@@ -298,12 +298,16 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
             }
         }
         hide(dp_frag, group);
-        if constexpr (C.dbias || C.softcap)
+        if constexpr (C.dbias) {
+          const i32 i = i32(ptx::opaque(u32(query(group, 0)))), j = i32(ptx::opaque(u32(key(0, 0))));
+          tile::for_elements<MT, kGroup>([&](int mt, int n, int r) {
+            scores.add_dbias(i + n * 8 + (r & 1), j + mt * 16 + (r >> 1) * 8, dp_frag[mt][group + n][r]);
+          });
+        }
+        if constexpr (C.softcap)
           tile::for_elements<MT, kGroup>([&](int mt, int n, int r) {
             float& ds = dp_frag[mt][group + n][r];
-            if constexpr (C.dbias) scores.add_dbias(query(group + n, r), key(mt, r), ds);
-            if constexpr (C.softcap)
-              ds = ds != 0.0f ? ds * derivative[mt][group + n][r] : 0.0f;  // hidden ones stay 0
+            ds = ds != 0.0f ? ds * derivative[mt][group + n][r] : 0.0f;  // hidden ones stay 0
           });
         if constexpr (!C.deterministic || !Shape::kDirect) store(ds_smem, dp_frag, group);
         if constexpr (Shape::kDirect) tile::pack<M, kGroup>(ds_frag, dp_frag, group);

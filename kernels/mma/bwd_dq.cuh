@@ -27,7 +27,7 @@ struct BackwardDqSmem {
     alignas(128) unsigned char k[C.stages][KTile::kBytes];
     alignas(128) unsigned char v[C.stages][VTile::kBytes];
   };
-  static_assert(sizeof(Plan) + backward_dq_ds_bytes(C) == backward_dq_smem_bytes(C));
+  static_assert(sizeof(Plan) == backward_dq_smem_bytes(C));
 };
 
 template <Config C>
@@ -39,7 +39,9 @@ backward_dq(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   static_assert(C.Br == 16 * C.warps && NT % 2 == 0);
 
   constexpr bool kFull = C.d > 128 || C.dv > 128;  // of registers
-  constexpr int kLongest = kFull ? 2 : 4;          // fp32: operand.h
+  constexpr bool kFeatures = C.softcap || C.alibi || C.bias || C.boolean_mask || C.dropout || C.strided;
+  constexpr bool kFullest = kFull && C.element == Element::fp32;
+  constexpr int kLongest = !kFull ? 4 : kFullest || kFeatures ? 1 : 2;  // operand.h
   auto& smem = *reinterpret_cast<typename Smem::Plan*>(ptx::dynamic_shared());
   const typename Smem::QTile q_smem{ptx::shared_address(smem.q)};
   const typename Smem::OTile do_smem{ptx::shared_address(smem.dout)};
@@ -78,13 +80,17 @@ backward_dq(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   tile::clear(dq_acc);
   float lse[2], delta[2];  // of rows g and g + 8
   const tile::Lane home = tile::lane_of(thread);
-  const i64 statistics = h * workspace_rows(p) + workspace_row(p.cu_seqlens_q != nullptr, b, p.Sq, seq.q_row);
+  const auto read_statistics = [&](i32 batch, i32 row) {
+    const i64 statistics =
+        h * workspace_rows(p) + workspace_row(p.cu_seqlens_q != nullptr, batch, p.Sq, seq.q_row);
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const i32 i = i0 + warp * 16 + home.g + half * 8;
-    lse[half] = i < seq.sq ? ptx::load_global(p.lse_log2 + statistics + i) : 0.0f;
-    delta[half] = i < seq.sq ? ptx::load_global(p.delta + statistics + i) : 0.0f;
-  }
+    for (int half = 0; half < 2; ++half) {
+      const i32 i = row + half * 8;
+      lse[half] = i < seq.sq ? ptx::load_global(p.lse_log2 + statistics + i) : 0.0f;
+      delta[half] = i < seq.sq ? ptx::load_global(p.delta + statistics + i) : 0.0f;
+    }
+  };
+  if constexpr (!kFullest) read_statistics(b, i0 + warp * 16 + home.g);
   if (count > 0) {
     const tile::Rows q = tile::rows(p.q, kElement, p.q_stride, b, seq.q_row, h, p.D);
     const tile::Rows dout = tile::rows(p.dout, kElement, p.dout_stride, b, seq.q_row, h, p.Dv);
@@ -119,12 +125,15 @@ backward_dq(const TILEWISE_GRID_CONSTANT AttentionParams p) {
     // (1) S = Q_i K_j^T   [16 of Br, Bc] fp32
     float s_frag[1][NT][4];
     tile::clear(s_frag);
-    constexpr int kScoreChain = C.d <= 64 ? 2 : 4;  // as in products.h
+    constexpr int kScoreChain = C.element != Element::fp32 ? kLongest
+                                : C.d <= 64                ? 2
+                                                           : 4;  // as in products.h
     tile::multiply_add<M, C.d, false, kScoreChain>(
         s_frag, [&](int, int k) { return M::a_along(q_smem, lane.lane, warp_row, k); },
         [&](int nt, int k) { return M::b_along(k_smem, lane.lane, nt * 16, k); });
 
     // (2) P = exp2(S - lse)
+    if constexpr (kFullest) read_statistics(i32(ptx::opaque(u32(b))), i);
     float derivative[C.softcap ? NT : 1][4];
 #pragma unroll
     for (int nt = 0; nt < NT; ++nt)
@@ -163,9 +172,9 @@ backward_dq(const TILEWISE_GRID_CONSTANT AttentionParams p) {
     if (!scores.complete(i0, C.Br, j0, C.Bc)) scores.hide_row(dp_frag[0], i, j);
 
     // (5) dQ_i += dS K_j   [16 of Br, d] fp32
-    if constexpr (backward_dq_ds_bytes(C) > 0) {
-      const tile::SmemTile<C.element, C.Br, C.Bc> ds_smem{ptx::shared_address(&smem + 1)};
-      ptx::sync_warp();  // it has read what it stored before
+    if constexpr (backward_dq_ds_shared(C)) {
+      const tile::SmemTile<C.element, C.Br, C.Bc> ds_smem{ptx::shared_address(smem.v[stage])};
+      ptx::sync_threads();  // nobody reads V_j any more
       tile::for_blocks<1, NT>([&](int, int nt) {
         M::store_pair(ds_smem, warp_row + lane.g, nt * 8 + 2 * lane.q, dp_frag[0][nt][0], dp_frag[0][nt][1]);
         M::store_pair(ds_smem, warp_row + lane.g + 8, nt * 8 + 2 * lane.q, dp_frag[0][nt][2],

@@ -7,9 +7,13 @@
 
 namespace tilewise::mma {
 
-// fp32 instructions in a chain (operand.h); narrow columns are those of kernels short of registers.
+// fp32 instructions in a chain (operand.h); narrow columns are those of kernels short of registers, as are
+// those of dQ beside a softcap's derivative.
 template <Config C>
-inline constexpr int kWideLongest = C.dv < 64 ? 1 : 2;
+inline constexpr int kWideLongest = C.dv < 64 || (C.element == Element::fp32 && C.kernel == Kernel::wide_dq &&
+                                                  C.softcap)
+                                        ? 1
+                                        : 2;
 
 template <Config C>
 struct WideSmem {

@@ -20,7 +20,7 @@ constexpr void choose_wide_tiles(Config& c, Kernel kernel) {
   // Registers decide, and what NVRTC takes: dkv keeps P, dS and two outputs.
   const bool dkv = kernel == Kernel::wide_dkv,
              narrow = kernel == Kernel::wide_dbias || (dkv && fp32 && (c.softcap || c.dropout));
-  c.dv = narrow ? 32 : fp32 || (dkv && c.softcap) ? 64 : 128;
+  c.dv = narrow ? 32 : fp32 || (dkv && (c.softcap || c.dbias)) ? 64 : 128;
   c.Br = c.Bc = kWideRows;
   c.warps = kWideThreads / 32, c.stages = 2, c.min_blocks = 1;
 }

@@ -130,11 +130,17 @@ wide_dkv(const TILEWISE_GRID_CONSTANT AttentionParams p) {
         }
       }
       if (!complete) scores.template hide<NT>(ds_frag, 0, seen);
-      if constexpr (C.dbias || C.softcap)
+      if constexpr (C.dbias)
+        if (work.column == 0) {
+          const i32 query = i32(ptx::opaque(u32(i))), key = i32(ptx::opaque(u32(j)));
+          tile::for_elements<1, NT>([&](int, int nt, int r) {
+            scores.add_dbias(query + nt * 8 + (r & 1), key + (r >> 1) * 8, ds_frag[0][nt][r]);
+          });
+        }
+      if constexpr (C.softcap)
         tile::for_elements<1, NT>([&](int, int nt, int r) {
           float& ds = ds_frag[0][nt][r];
-          if (C.dbias && work.column == 0) scores.add_dbias(i + nt * 8 + (r & 1), j + (r >> 1) * 8, ds);
-          if constexpr (C.softcap) ds = ds != 0.0f ? ds * derivative[nt][r] : 0.0f;  // hidden ones stay 0
+          ds = ds != 0.0f ? ds * derivative[nt][r] : 0.0f;  // hidden ones stay 0
         });
       wide_add<C>(smem, dk_acc, ds_frag, q_smem);
       ptx::sync_threads();  // the columns of Q_i and dO_i may be overwritten
