@@ -27,7 +27,7 @@ constexpr u64 bwd_convert_blocks(const Config& c, i64 B, i64 H, i64 Sq) {
   return tile_blocks(bwd_convert_rows(c), Sq, H, B);
 }
 // Blocks of a multiprocessor that registers must allow.
-constexpr int bwd_convert_residents(const Config& c) { return c.varlen ? 2 : 4; }
+constexpr int bwd_convert_residents(const Config& c) { return c.varlen || c.bias ? 2 : 4; }
 constexpr int bwd_convert_smem_bytes(const Config& c) {
   return bwd_convert_rows(c) * c.d * (c.element == Element::fp32 ? 4 : 2);
 }
