@@ -101,7 +101,9 @@ constexpr int backward_dq_threads(const Config& c) { return c.warps * 32; }
 // dS goes through the shared memory of V_j where registers are short: as constants in them, depth cannot be a
 // loop.
 constexpr bool backward_dq_ds_shared(const Config& c) {
-  return c.element == Element::fp32 && (c.d > 128 || c.dv > 128) && c.dv >= c.Br;
+  const bool features = c.softcap || c.alibi || c.bias || c.boolean_mask || c.dropout || c.strided;
+  const int most = features ? 64 : 128;
+  return c.element == Element::fp32 && (c.d > most || c.dv > most) && c.dv >= c.Br;
 }
 
 // Bytes of dynamic shared memory: Q, dO, `stages` buffers of K and V.

@@ -40,7 +40,9 @@ struct BackwardShape {
   static constexpr bool kWide = C.d > 128 || C.dv > 128;
   static constexpr bool kFeatures =
       C.softcap || C.alibi || C.bias || C.boolean_mask || C.dropout || C.strided;
-  static constexpr bool kShortest = E == Element::fp32 ? C.warps == 2 || C.d > 192 : kWide&& kFeatures;
+  static constexpr bool kShortest = E == Element::fp32
+                                        ? C.warps == 2 || C.d > 192 || (kFeatures && C.Bc < 64)
+                                        : (kWide&& kFeatures) || (C.softcap && (C.dbias || C.dropout));
   static constexpr int kLongest = kShortest ? 1 : kWide || C.Bc < 64 || (kFeatures && C.warps == 8) ? 2 : 4;
   // dQ in column passes where it does not fit beside dK and dV, by what their accumulators take of the
   // registers (fp32 operands are pairs).

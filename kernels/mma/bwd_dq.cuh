@@ -40,8 +40,9 @@ backward_dq(const TILEWISE_GRID_CONSTANT AttentionParams p) {
 
   constexpr bool kFull = C.d > 128 || C.dv > 128;  // of registers
   constexpr bool kFeatures = C.softcap || C.alibi || C.bias || C.boolean_mask || C.dropout || C.strided;
-  constexpr bool kFullest = kFull && C.element == Element::fp32;
-  constexpr int kLongest = !kFull ? 4 : kFullest || kFeatures ? 1 : 2;  // operand.h
+  constexpr bool kFullest = C.element == Element::fp32 && (kFull || backward_dq_ds_shared(C));
+  constexpr bool kShortest = kFullest || (kFull && kFeatures) || (C.strided && C.element != Element::fp32);
+  constexpr int kLongest = kShortest ? 1 : kFull ? 2 : 4;  // operand.h
   auto& smem = *reinterpret_cast<typename Smem::Plan*>(ptx::dynamic_shared());
   const typename Smem::QTile q_smem{ptx::shared_address(smem.q)};
   const typename Smem::OTile do_smem{ptx::shared_address(smem.dout)};
@@ -80,9 +81,9 @@ backward_dq(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   tile::clear(dq_acc);
   float lse[2], delta[2];  // of rows g and g + 8
   const tile::Lane home = tile::lane_of(thread);
-  const auto read_statistics = [&](i32 batch, i32 row) {
+  const auto read_statistics = [&](i32 head, i32 batch, i32 row) {
     const i64 statistics =
-        h * workspace_rows(p) + workspace_row(p.cu_seqlens_q != nullptr, batch, p.Sq, seq.q_row);
+        head * workspace_rows(p) + workspace_row(p.cu_seqlens_q != nullptr, batch, p.Sq, seq.q_row);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const i32 i = row + half * 8;
@@ -90,7 +91,7 @@ backward_dq(const TILEWISE_GRID_CONSTANT AttentionParams p) {
       delta[half] = i < seq.sq ? ptx::load_global(p.delta + statistics + i) : 0.0f;
     }
   };
-  if constexpr (!kFullest) read_statistics(b, i0 + warp * 16 + home.g);
+  if constexpr (!kFullest) read_statistics(h, b, i0 + warp * 16 + home.g);
   if (count > 0) {
     const tile::Rows q = tile::rows(p.q, kElement, p.q_stride, b, seq.q_row, h, p.D);
     const tile::Rows dout = tile::rows(p.dout, kElement, p.dout_stride, b, seq.q_row, h, p.Dv);
@@ -133,7 +134,7 @@ backward_dq(const TILEWISE_GRID_CONSTANT AttentionParams p) {
         [&](int nt, int k) { return M::b_along(k_smem, lane.lane, nt * 16, k); });
 
     // (2) P = exp2(S - lse)
-    if constexpr (kFullest) read_statistics(i32(ptx::opaque(u32(b))), i);
+    if constexpr (kFullest) read_statistics(i32(ptx::opaque(u32(h))), i32(ptx::opaque(u32(b))), i);
     float derivative[C.softcap ? NT : 1][4];
 #pragma unroll
     for (int nt = 0; nt < NT; ++nt)
@@ -153,11 +154,14 @@ backward_dq(const TILEWISE_GRID_CONSTANT AttentionParams p) {
         [&](int nt, int k) { return M::b_along(v_smem, lane.lane, nt * 16, k); });
 
     // (4) dS = P (dP - delta), 0 where an element takes no part
+    DropoutKey dropout_key = scores.key;
+    if constexpr (C.dropout && kFullest && !kFull)  // ten rounds' keys are no loop's to keep
+      dropout_key = {ptx::opaque(scores.key.k0), ptx::opaque(scores.key.k1)};
 #pragma unroll
     for (int nt = 0; nt < NT; ++nt) {
       u32 bits[4];
       if constexpr (C.dropout) {
-        const PhiloxWords x = dropout_words(scores.key, b, h, u32(i), u32(j + nt * 8));
+        const PhiloxWords x = dropout_words(dropout_key, b, h, u32(i), u32(j + nt * 8));
 #pragma unroll
         for (int r = 0; r < 4; ++r) bits[r] = x.w[r];
       }

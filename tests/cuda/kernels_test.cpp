@@ -175,6 +175,48 @@ TEST_P(KernelsOf, SpillsInALoopAreSeen) {
   EXPECT_GT(loop_facts(k.cubin, GetParam()).local_in_loop, 20);
 }
 
+// What nobody lists: every feature at once, with lengths.
+std::vector<Config> kernels_with_everything(int arch, Element element, int D, bool strided, bool wide) {
+  Config c;
+  c.element = element;
+  c.masked = c.softcap = c.alibi = c.bias = c.boolean_mask = c.dropout = c.varlen = true;
+  Config tma = c;
+  c.strided = strided;
+  const mma::TileRoom room{int(plan::machine_of_arch(arch).shared_memory), arch};
+  std::vector<Config> list;
+  if (arch == 90 && !strided && wgmma::choose_forward_tiles(tma, D, D, 1024, 1024)) list.push_back(tma);
+  Config forward = c, backward = c, dq = c;
+  if (mma::choose_forward_tiles(forward, D, D, room)) list.push_back(forward);
+  if (mma::choose_backward_tiles(backward, D, D, room)) {
+    list.push_back(backward);
+    dq.deterministic = true;
+    if (mma::choose_backward_dq_tiles(dq, D, D, room.shared_memory)) list.push_back(dq);
+  }
+  for (Kernel kernel : {Kernel::wide_forward, Kernel::wide_dkv, Kernel::wide_dq}) {
+    if (!wide || D != 128) continue;  // they are for any head dim
+    list.push_back(c);
+    list.back().dbias = kernel == Kernel::wide_dkv;
+    mma::choose_wide_tiles(list.back(), kernel);
+  }
+  return list;
+}
+
+TEST_P(KernelsOf, EverythingAtOnceKeepsLocalMemoryOutOfLoops) {
+  if (!nvrtc_state().usable) GTEST_SKIP() << nvrtc_state().why_not;
+  const bool all = std::getenv("TILEWISE_ALL_KERNELS");
+  for (Element element : {Element::bf16, Element::fp32})
+    for (int D : {64, 128, 256})
+      for (bool strided : {false, true}) {
+        if (!all && (element != Element::bf16 || D != 128 || strided)) continue;
+        for (const Config& c : kernels_with_everything(GetParam(), element, D, strided, all)) {
+          const CompiledKernel k = compile_kernel(c, targets_for(c.family, GetParam()).front());
+          const int in_loop = k.spill_bytes ? loop_facts(k.cubin, GetParam()).local_in_loop : 0;
+          EXPECT_EQ(in_loop, 0) << GetParam() << " " << config_summary(c);
+          EXPECT_TRUE(c.family != Family::wgmma || k.spill_bytes == 0) << config_summary(c);
+        }
+      }
+}
+
 // The list of exceptions names kernels that exist.
 TEST(Kernels, KnownSpillsAreListedKernels) {
   std::set<std::string> names;
