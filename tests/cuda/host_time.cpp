@@ -3,9 +3,9 @@
 // round is 50 calls on an idle stream, so that nothing waits for the GPU; the median of 41 rounds.
 //   host_time            on the GPU      host_time LIMIT     fails when a repeated call takes more
 //   than LIMIT microseconds
-// The backward is three kernels, which go as a graph. With other tensors at each call the driver is asked
-// whose they are, and sets each kernel's parameters anew: shown, and held to no limit. With the fake driver
-// of the tests (TILEWISE_CUDA_DRIVER_PATH) it shows the library's part alone.
+// Calls go as graphs, the backward's three kernels as one. With other tensors at each call the driver is
+// asked whose they are, and sets each kernel's parameters anew: shown, and held to no limit. With the fake
+// driver of the tests (TILEWISE_CUDA_DRIVER_PATH) it shows the library's part alone.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

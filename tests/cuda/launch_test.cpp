@@ -209,7 +209,7 @@ TEST(Launch, C07_GridsHoldManySequencesBatchesAndHeads) {
 }
 
 // A call of a prepared plan may be captured: it launches, and at most clears memory on the stream. The second
-// call makes a graph of several launches; the third has it.
+// call makes a graph; the third has it.
 TEST(Launch, C35_APreparedCallAllocatesAndWaitsForNothing) {
   const std::string said = in_fresh_process(kHopper, [] {
     Views views(0);

@@ -1,5 +1,5 @@
-// Several kernels in a row as one graph of the driver's: a call of three costs the host less than one launch,
-// where three launches cost three. An executable graph never runs beside itself, so each stream has its own.
+// The kernels of a call as one graph of the driver's: one or three cost the host half of a launch, where
+// three launches cost three. An executable graph never runs beside itself, so each stream has its own.
 #pragma once
 
 #include <cstddef>

@@ -13,8 +13,7 @@ namespace tilewise::cuda {
 CudaExecution::CudaExecution(int ordinal, std::vector<KernelUse> uses, size_t workspace)
     : device_(device(ordinal)),
       uses_(std::move(uses)),
-      launches_(
-          std::count_if(uses_.begin(), uses_.end(), [](const KernelUse& use) { return !use.shape.empty(); })),
+      idle_(std::all_of(uses_.begin(), uses_.end(), [](const KernelUse& use) { return use.shape.empty(); })),
       workspace_((workspace + 255) / 256 * 256) {
   for (const KernelUse& use : uses_) names_.push_back("the kernel " + config_summary(use.config));
 }
@@ -45,7 +44,7 @@ void CudaExecution::prepare() const {
 }
 
 void CudaExecution::run(const Problem& p, void* workspace, void* stream) const {
-  if (launches_ == 0) return;
+  if (idle_) return;
   const CurrentDevice current(device_.ordinal);
   known_pointers_.check(p, workspace_ ? workspace : nullptr);
   const Function* const kernels = functions(current.context());
@@ -56,7 +55,7 @@ void CudaExecution::run(const Problem& p, void* workspace, void* stream) const {
 
 bool CudaExecution::run_as_graph(const Problem& p, std::byte* workspace, const Function* functions,
                                  uint64_t context, void* stream) const {
-  if (launches_ < 2 || graphs_refused_.load(std::memory_order_relaxed)) return false;
+  if (graphs_refused_.load(std::memory_order_relaxed)) return false;
   const std::optional<uint64_t> stream_number = graph_stream(stream);
   if (!stream_number) return false;
   const std::shared_ptr<StreamGraphs::Graph> graph = graphs_.of(device_.ordinal, context, *stream_number);

@@ -1,5 +1,5 @@
 // The part of a planned CUDA call that every kernel family shares: its kernels, loaded once per context, and
-// the way to launch them: one by one, or several as a graph.
+// the way to launch them: one by one, or as a graph.
 #pragma once
 
 #include <atomic>
@@ -77,7 +77,7 @@ class CudaExecution : public Execution {
 
   const Device& device_;
   const std::vector<KernelUse> uses_;
-  const std::ptrdiff_t launches_;  // whose grid is not empty
+  const bool idle_;  // every grid is empty
   std::vector<std::string> names_;
   const size_t workspace_;
   mutable KnownPointers known_pointers_;
