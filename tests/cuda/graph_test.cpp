@@ -18,6 +18,7 @@
 #include "fresh_process.h"
 #include "kernels/shared/params.h"
 #include "tilewise/tilewise.h"
+#include "views.h"
 
 namespace tilewise::cuda {
 namespace {
@@ -60,30 +61,15 @@ AttentionParams parameters(const fake_cuda::Launch& l) {
 }
 
 // Tensors of a bf16 backward, B 2, S 100, H 4, D 64, and a workspace.
-struct Tensors {
-  explicit Tensors(int device = 0) : ordinal(device) {
+struct Tensors : Views {
+  explicit Tensors(int device = 0)
+      : Views(device), a(attention(2, 100, 4, 64)), space(device, size_t{1} << 22) {
     exported<void(size_t)>("fake_cuda_argument_bytes")(sizeof(AttentionParams));
-    tw_attention_init(&a, sizeof a);
-    for (tw_tensor* t : {&a.q, &a.k, &a.v, &a.out, &a.dout, &a.dq, &a.dk, &a.dv})
-      *t = tensor(TW_BF16, {2, 100, 4, 64});
-    a.lse = tensor(TW_FP32, {2, 4, 100});
-    buffers.emplace_back(ordinal, size_t{1} << 22);
   }
-  tw_tensor tensor(tw_dtype dtype, std::vector<int64_t> size) {
-    tw_tensor t{};
-    t.dtype = dtype, t.ndim = int(size.size()), t.device_type = TW_CUDA, t.device_index = ordinal;
-    int64_t elements = 1;
-    for (int i = t.ndim - 1; i >= 0; --i)
-      t.size[i] = size[size_t(i)], t.stride[i] = elements, elements *= size[size_t(i)];
-    buffers.emplace_back(ordinal, size_t(elements) * 4);
-    t.data = buffers.back().data();
-    return t;
-  }
-  const DeviceBuffer& workspace() const { return buffers[9]; }
+  const DeviceBuffer& workspace() const { return space; }
 
-  int ordinal;
   tw_attention a;
-  std::vector<DeviceBuffer> buffers;
+  DeviceBuffer space;
 };
 
 // A plan, and what became of its calls: "plain" or "graph" for each, with the number of kernels.

@@ -91,7 +91,7 @@ def check_sizes(path, relative, lines):
 
 def check_words(relative, lines):
     for number, line in enumerate(lines, 1):
-        if re.search(r"\b(TODO|FIXME|XXX|HACK)\b", line) and not relative.startswith("tests/form/"):
+        if re.search(r"\b(TOD[O]|FIXM[E]|XX[X]|HAC[K])\b", line):  # brackets: not found in this line itself
             yield f"{relative}:{number}: an unfinished thought: {line.strip()}"
 
 
