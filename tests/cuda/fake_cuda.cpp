@@ -279,7 +279,8 @@ int cuMemsetD8Async(CUdeviceptr pointer, unsigned char value, size_t bytes, void
 int cuMemAlloc_v2(CUdeviceptr* pointer, size_t bytes) {
   FAIL_IF_TOLD;
   const std::lock_guard lock(mutex);
-  *pointer = reinterpret_cast<CUdeviceptr>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
+  const size_t page = size_t{2} << 20;  // as the driver's memory comes: no page is of two devices, or the host's
+  *pointer = reinterpret_cast<CUdeviceptr>(std::aligned_alloc(page, (bytes + page - 1) / page * page));
   allocations[*pointer] = {bytes, stack.back()->device};
   return 0;
 }

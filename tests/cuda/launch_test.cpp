@@ -353,6 +353,26 @@ TEST(Launch, WrongMemoryIsRefusedByName) {
   EXPECT_TRUE(says(host, "launches: 0"));
 }
 
+TEST(Launch, EachCallsMemoryIsLookedAt) {
+  const std::string said = in_fresh_process(kFake, [] {
+    Forward f(0);
+    const Forward others(0);
+    const DeviceBuffer elsewhere(1, 1 << 20);
+    tw_plan* plan = nullptr;
+    if (tw_plan_create(&f.a, TW_FORWARD, &plan) != TW_OK) return std::string(tw_last_error());
+    std::string result;
+    void* const ks[] = {f.a.k.data, others.a.k.data, elsewhere.data(), f.a.k.data, elsewhere.data()};
+    for (void* k : ks) {
+      f.a.k.data = k;
+      const tw_status status = tw_plan_execute(plan, &f.a, nullptr, 0, nullptr);
+      result += status == TW_OK ? "right, " : cat(std::string(tw_last_error()).substr(0, 26), ", ");
+    }
+    tw_plan_destroy(plan);
+    return cat(result, launches().size(), " launches");
+  });
+  EXPECT_EQ(said, "right, right, k: memory of CUDA device 1, right, k: memory of CUDA device 1, 3 launches");
+}
+
 TEST(Launch, MissingOrUnfitDevices) {
   const auto plan = [] {
     tw_plan* p = nullptr;

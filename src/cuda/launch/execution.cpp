@@ -46,7 +46,7 @@ void CudaExecution::prepare() const {
 void CudaExecution::run(const Problem& p, void* workspace, void* stream) const {
   if (idle_) return;
   const CurrentDevice current(device_.ordinal);
-  known_pointers_.check(p, workspace_ ? workspace : nullptr);
+  known_memory_.check(p, workspace_ ? workspace : nullptr);
   const Function* const kernels = functions(current.context());
   auto* const bytes = static_cast<std::byte*>(workspace);
   if (!run_as_graph(p, bytes, kernels, current.context(), stream))

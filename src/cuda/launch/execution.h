@@ -80,7 +80,7 @@ class CudaExecution : public Execution {
   const bool idle_;  // every grid is empty
   std::vector<std::string> names_;
   const size_t workspace_;
-  mutable KnownPointers known_pointers_;
+  mutable KnownMemory known_memory_;
   mutable StreamGraphs graphs_;
   mutable std::atomic<bool> graphs_refused_{false};
   mutable std::mutex loading_;

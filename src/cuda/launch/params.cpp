@@ -78,13 +78,14 @@ void check_alignment(const Problem& p) {
   check(p.q, "q"), check(p.k, "k"), check(p.v, "v"), check(p.dout, "dout");
 }
 
-void KnownPointers::check(const Problem& p, const void* workspace) {
-  size_t place = 0;
+void KnownMemory::check(const Problem& p, const void* workspace) {
   const auto check = [&](bool read, const void* pointer, const char* name) {
-    std::atomic<const void*>& known = known_[place++];
-    if (!read || !pointer || known.load(std::memory_order_relaxed) == pointer) return;
+    if (!read || !pointer) return;
+    const uintptr_t page = reinterpret_cast<uintptr_t>(pointer) / kPageBytes + 1;
+    std::atomic<uintptr_t>& known = pages_[uint64_t{page} * 0x9E3779B97F4A7C15u >> (64 - kPlaceBits)];
+    if (known.load(std::memory_order_relaxed) == page) return;
     check_pointer(pointer, p.device_index, name);
-    known.store(pointer, std::memory_order_relaxed);
+    known.store(page, std::memory_order_relaxed);
   };
   const bool queries = p.total_q * p.H > 0, keys = p.total_k * p.Hk > 0, scores = queries && keys;
   check(queries, p.q.data, "q"), check(keys, p.k.data, "k"), check(keys, p.v.data, "v");
