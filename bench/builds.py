@@ -134,7 +134,7 @@ def measure(cell: dict, builds: list[Build], peers: list[Contender], args) -> di
     t = tensors(cell, args)
     judged = reference(t["q"], t["k"], t["v"], t["dout"], cell["causal"])
     heads = {n: t[n].repeat_interleave(cell["H"] // cell["Hk"], 2) for n in "kv"}
-    calls = {c.name: call_of(c, cell, {**t, **heads}) for c in peers}
+    calls = {c.name: call_of(c, cell, {**t, **heads}, args.views) for c in peers}
     for build in builds:
         for n in ("out", "lse", "dq", "dk", "dv"):
             t[n].fill_(float("nan"))
@@ -175,6 +175,9 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=2048)
     parser.add_argument("--group", type=int, default=1, help="query heads of a key head (forward)")
     parser.add_argument("--packed", action="store_true", help="the builds' tensors packed, by offsets")
+    parser.add_argument(
+        "--views", action="store_true", help="peers of (B, H, S, D) take views of (B, S, H, D) in memory"
+    )
     parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--ms", type=float, default=5.0)
@@ -197,7 +200,7 @@ def main() -> None:
             "pass": args.passes,
         }
         for D in args.dim
-        for causal in {"full": (0,), "causal": (1,), "both": (0, 1)}[args.mask]
+        for causal in {"full": [False], "causal": [True], "both": [False, True]}[args.mask]
         for S in args.seqlen
     ]
     torch.zeros(1, device="cuda")

@@ -137,9 +137,12 @@ def swapped(c: Contender, t):
     return t.transpose(1, 2) if c.layout == "bhsd" else t
 
 
-def call_of(c: Contender, cell: dict, base: dict):
-    """What is timed: the forward, or the backward of a forward that has run."""
-    q, k, v, dout = (swapped(c, base[n]).contiguous() for n in ("q", "k", "v", "dout"))
+def call_of(c: Contender, cell: dict, base: dict, views: bool = False):
+    """What is timed: the forward, or the backward of a forward that has run. Tensors contiguous in the
+    contender's layout, or with `views` as they lie in ours."""
+    q, k, v, dout = (swapped(c, base[n]) for n in ("q", "k", "v", "dout"))
+    if not views:
+        q, k, v, dout = (t.contiguous() for t in (q, k, v, dout))
     if cell["pass"] == "fwd":
         return lambda: c.attend(q, k, v, cell["causal"])
     q, k, v = (t.detach().requires_grad_() for t in (q, k, v))
