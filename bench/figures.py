@@ -19,6 +19,7 @@ import argparse
 import json
 import os
 import platform
+import random
 import statistics
 import subprocess
 import sys
@@ -191,10 +192,8 @@ def measure(cell: dict, args, device: torch.device, field: list[Contender], memo
             rows[c.name]["note"] = reason(error)
         if c.stored_scores and device.type == "cuda":
             torch.cuda.empty_cache()
-    for turn in range(args.rounds):  # interleaved: drift hits all alike; each round begins with another one
-        names = list(calls)
-        first = turn * len(names) // args.rounds
-        for name in names[first:] + names[:first]:
+    for turn in range(args.rounds):  # interleaved, and after another one each time: a hot GPU slows what follows
+        for name in random.Random(turn).sample(list(calls), len(calls)):
             call, repeats, times = calls[name]
             try:
                 times.append(statistics.median(clock(call, repeats)))
