@@ -2,7 +2,7 @@
 """The paper's Figures 4 to 7 on this machine: every contender on the same grid, interleaved, checked before it
 is timed.
 
-    python bench/figures.py                     # the whole grid, on the GPU if there is one: about six minutes
+    python bench/figures.py                     # the whole grid, on the GPU if there is one: about four minutes
     python bench/figures.py --quick             # about a minute
     python bench/figures.py --device cpu        # peers: PyTorch's SDPA on the CPU, standard attention
     python bench/figures.py --draw results.json # only draw; of several files a later one replaces cells
