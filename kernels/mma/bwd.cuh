@@ -111,8 +111,10 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   const i32 steps = count * p.group;
   // Queries that see no key and keys that no query sees are zeros in shared memory, whatever they hold: 0 *
   // NaN is NaN. Those past the visible ones are not loaded, those before them are cleared.
-  const auto seen_queries = [&] { return C.masked ? band.queries_any(0, seq.sk) : Range<i32>{0, seq.sq}; };
-  const auto seen_keys = [&] { return C.masked ? band.any(0, seq.sq) : Range<i32>{0, seq.sk}; };
+  const auto seen_queries = [&] {
+    return C.masked ? scores.band.queries_any(0, seq.sk) : Range<i32>{0, seq.sq};
+  };
+  const auto seen_keys = [&] { return C.masked ? scores.band.any(0, seq.sq) : Range<i32>{0, seq.sk}; };
 
   // Workspace row of this sequence's first query, made anew where it is used.
   const auto first_row = [&] {
@@ -191,6 +193,7 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
       }
     }
     scores.select_head(step.head);
+    if constexpr (C.element == Element::fp32 && Shape::kFeatures) scores.forget();
 
     constexpr int MT = Shape::kSKeys / 16, NT = Shape::kSQueries / 8;
     constexpr int kFragments = Shape::kDirect ? MT : 1, kFragmentColumns = Shape::kDirect ? NT / 2 : 1;
@@ -215,8 +218,9 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
           [&](int nt, int k) { return M::b_along(q_smem, lane.lane, s_col + nt * 16, k); });
 
       // How many column blocks go through a step at a time: operands are packed, and registers freed, one by
-      // one.
-      constexpr int kGroup = Shape::kDirect ? 2 : NT;
+      // one. With dbias a loop over several would be too long to be unrolled, and arrays would be local
+      // memory.
+      constexpr int kGroup = Shape::kDirect && !C.dbias ? 2 : NT;
       // Elements that take no part: whatever is computed for them, an infinity or a NaN too, is thrown away.
       const bool complete = scores.complete(i0, C.Br, j0, C.Bc);
       const auto hide = [&](float(&x)[MT][NT][4], int nt) {
@@ -327,7 +331,7 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
         else
           return M::a_along(p_smem, lane.lane, dkv_row(lane) + mt * 16, k);
       };
-      tile::multiply_add<M, C.Br, false, Shape::kLongest>(dv_acc, operand, [&](int nt, int k) {
+      tile::multiply_add<M, C.Br, Shape::kDirect, Shape::kLongest>(dv_acc, operand, [&](int nt, int k) {
         return M::b_across(do_smem, lane.lane, dv_col(lane) + nt * 16, k);
       });
     }
@@ -341,7 +345,7 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
         else
           return M::a_along(ds_smem, lane.lane, dkv_row(lane) + mt * 16, k);
       };
-      tile::multiply_add<M, C.Br, false, Shape::kLongest>(dk_acc, operand, [&](int nt, int k) {
+      tile::multiply_add<M, C.Br, Shape::kDirect, Shape::kLongest>(dk_acc, operand, [&](int nt, int k) {
         return M::b_across(q_smem, lane.lane, dk_col(lane) + nt * 16, k);
       });
     }

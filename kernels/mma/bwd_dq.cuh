@@ -64,6 +64,8 @@ backward_dq(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   const Range<i32> keys = C.masked ? band.any(i0, i1) : Range<i32>{0, seq.sk};
   const i32 first = keys.begin / C.Bc, count = keys.empty() ? 0 : (keys.end + C.Bc - 1) / C.Bc - first;
 
+  // Keys that no query sees are zeros, whatever they hold: 0 * NaN is NaN.
+  const auto seen_keys = [&] { return scores.band.any(0, seq.sq); };
   const auto load_keys = [&](i32 block, int stage) {
     const i32 batch = i32(ptx::opaque(u32(b)));  // addresses are made where they are used
     const int loader = int(ptx::opaque(u32(thread)));
@@ -71,8 +73,7 @@ backward_dq(const TILEWISE_GRID_CONSTANT AttentionParams p) {
     const tile::Rows v = tile::rows(p.v, kElement, p.v_stride, batch, seq.k_row, hk, p.Dv);
     const typename Smem::KTile k_smem{ptx::shared_address(smem.k[stage])};
     const typename Smem::VTile v_smem{ptx::shared_address(smem.v[stage])};
-    // Keys that no query sees are zeros, whatever they hold: 0 * NaN is NaN.
-    const i32 end = C.masked ? band.any(0, seq.sq).end : seq.sk;
+    const i32 end = C.masked ? seen_keys().end : seq.sk;
     tile::load_rows<kThreads, C.strided>(k_smem, k, block * C.Bc, end, loader);
     tile::load_rows<kThreads, C.strided>(v_smem, v, block * C.Bc, end, loader);
   };
@@ -116,7 +117,7 @@ backward_dq(const TILEWISE_GRID_CONSTANT AttentionParams p) {
     const typename Smem::VTile v_smem{ptx::shared_address(smem.v[stage])};
     const i32 j0 = (first + it) * C.Bc, i = i0 + warp_row + lane.g, j = j0 + 2 * lane.q;
     if constexpr (C.masked) {
-      const i32 seen = band.any(0, seq.sq).begin;
+      const i32 seen = seen_keys().begin;
       if (j0 < seen) {
         tile::clear_rows<kThreads>(k_smem, seen - j0, thread);
         ptx::sync_threads();
@@ -154,14 +155,13 @@ backward_dq(const TILEWISE_GRID_CONSTANT AttentionParams p) {
         [&](int nt, int k) { return M::b_along(v_smem, lane.lane, nt * 16, k); });
 
     // (4) dS = P (dP - delta), 0 where an element takes no part
-    DropoutKey dropout_key = scores.key;
-    if constexpr (C.dropout && kFullest && !kFull)  // ten rounds' keys are no loop's to keep
-      dropout_key = {ptx::opaque(scores.key.k0), ptx::opaque(scores.key.k1)};
+    if constexpr (kFullest && kFeatures) scores.forget();
 #pragma unroll
     for (int nt = 0; nt < NT; ++nt) {
       u32 bits[4];
       if constexpr (C.dropout) {
-        const PhiloxWords x = dropout_words(dropout_key, b, h, u32(i), u32(j + nt * 8));
+        const PhiloxWords x =
+            dropout_words(scores.key, u32(scores.b), u32(scores.h), u32(i), u32(j + nt * 8));
 #pragma unroll
         for (int r = 0; r < 4; ++r) bits[r] = x.w[r];
       }
@@ -187,7 +187,9 @@ backward_dq(const TILEWISE_GRID_CONSTANT AttentionParams p) {
       ptx::sync_warp();
       tile::multiply_add<M, C.Bc, false, kLongest>(
           dq_acc, [&](int, int k) { return M::a_along(ds_smem, lane.lane, warp_row, k); },
-          [&](int nt, int k) { return M::b_across(k_smem, lane.lane, nt * 16, k); });
+          [&](int nt, int k) {
+            return M::b_across(tile::few_addresses<kFeatures>(k_smem), lane.lane, nt * 16, k);
+          });
     } else {
       tile::multiply_add<M, C.Bc, true>(
           dq_acc, [&](int, int k) { return M::a_of_row(dp_frag[0], k); },

@@ -85,6 +85,14 @@ struct Scores {
     if constexpr (C.alibi) slope = ptx::load_global(p.alibi + b * p.alibi_b + h * p.alibi_h);
   }
 
+  // What follows from the sequence, the head and dropout's key is computed anew from here on, not kept from
+  // before: a loop's registers are short.
+  TILEWISE_INLINE void forget() {
+    b = i32(ptx::opaque(u32(b))), h = i32(ptx::opaque(u32(h)));
+    band.shift = i32(ptx::opaque(u32(band.shift)));
+    if constexpr (C.dropout) key = {ptx::opaque(key.k0), ptx::opaque(key.k1)};
+  }
+
   // Are all scores of queries [i0, i0 + rows) and keys [j0, j0 + columns) there and visible?
   TILEWISE_INLINE bool complete(i32 i0, i32 rows, i32 j0, i32 columns) const {
     if (C.boolean_mask || i0 + rows > band.sq || j0 + columns > band.sk) return false;

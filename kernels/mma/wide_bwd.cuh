@@ -233,6 +233,7 @@ wide_dq(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   tile::clear(dq_acc);
 #pragma unroll 1
   for (i32 j0 = keys.begin / kWideRows * kWideRows; j0 < keys.end; j0 += kWideRows) {
+    if constexpr (C.element == Element::fp32 && C.dropout) scores.forget();
     tile::load_rows<kWideThreads, C.strided>(k_smem, from_column(head.k, work.column), j0, seq.sk, thread);
     ptx::cp_async_commit();
     float ds_frag[1][kWideRows / 8][4];

@@ -50,6 +50,26 @@ struct SmemTile {
   }
 };
 
+// The same tile, whose columns in steps of eight chunks (a constant) have addresses that differ by constants:
+// unrolled columns take eight registers for theirs instead of one each.
+template <class Tile>
+struct FewAddresses : Tile {
+  TILEWISE_INLINE u32 chunk(u32 row, u32 c) const {
+    return this->base + row * Tile::kRowBytes + (((c & 7u) ^ Tile::swizzle(row)) << 4) + (c & ~7u) * 16;
+  }
+  TILEWISE_INLINE u32 element(u32 row, u32 col) const {
+    constexpr u32 kPerChunk = 16 / Tile::kElement;
+    return chunk(row, col / kPerChunk) + col % kPerChunk * Tile::kElement;
+  }
+};
+template <bool kFew, class Tile>
+TILEWISE_INLINE auto few_addresses(Tile t) {
+  if constexpr (kFew)
+    return FewAddresses<Tile>{t};
+  else
+    return t;
+}
+
 template <Element E>
 struct Mma;
 
