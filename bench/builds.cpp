@@ -52,6 +52,8 @@ struct Tensors {
   void *q, *k, *v, *out, *lse, *dout, *dq, *dk, *dv, *offsets;
 };
 
+size_t struct_bytes() { return sizeof(Problem) + sizeof(Tensors); }
+
 void* open_build(const char* path) {
   void* const library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (!library) return std::fprintf(stderr, "%s\n", dlerror()), nullptr;

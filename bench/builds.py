@@ -50,7 +50,8 @@ def bridge() -> ctypes.CDLL:
     subprocess.run(["c++", source, "-o", out, *flags], check=True)
     library = ctypes.CDLL(str(out))
     library.open_build.restype = library.make_call.restype = ctypes.c_void_p
-    library.workspace_of.restype = ctypes.c_size_t
+    library.workspace_of.restype = library.struct_bytes.restype = ctypes.c_size_t
+    assert library.struct_bytes() == ctypes.sizeof(Problem) + ctypes.sizeof(Tensors)
     return library
 
 

@@ -1,8 +1,10 @@
-"""bench/figures.py: the Triton peer in Triton's interpreter, the judge of its cells, and the drawing."""
+"""bench/figures.py: the Triton peer in Triton's interpreter, the judge of its cells, and the drawing; the bridge of
+bench/builds.py."""
 
 import importlib.metadata
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -160,3 +162,17 @@ def test_the_papers_bars_are_all_there(monkeypatch):
     assert counts == {4: 116, 5: 116, 6: 116, 7: 68}
     assert draw.paper_bars(7)[128, True, "FlashAttention-2", 16384] == 327.8
     assert (64, False, "PyTorch", 16384) not in draw.paper_bars(4)  # out of memory there
+
+
+@pytest.mark.skipif(not shutil.which("c++"), reason="needs a C++ compiler")
+def test_builds_are_opened_one_by_one(monkeypatch, capfd):
+    monkeypatch.syspath_prepend(str(BENCH))
+    import builds
+
+    library = builds.bridge()
+    with pytest.raises(SystemExit):
+        builds.Build(library, "name=/nonexistent/libtilewise.so")
+    with pytest.raises(SystemExit):
+        builds.Build(library, library._name)
+    said = capfd.readouterr().err
+    assert "/nonexistent/libtilewise.so: cannot open" in said and "is not a libtilewise" in said
