@@ -83,9 +83,10 @@ class Forward : public Execution {
   }
 
  private:
-  // Sub-blocks that share a packed block of K and V, within half of a small L2 cache.
+  // Sub-blocks that share a packed block of K and V. All their states together may exceed a small L2 cache: they
+  // are read in order, once a key block, while rows of K and V, packed once a task, come from memory.
   int most_blocks(const Problem& p) const {
-    constexpr i64 kStateBytes = 400 << 10;
+    constexpr i64 kStateBytes = 1100 << 10;
     return int(std::clamp<i64>(kStateBytes / ((p.D + p.Dv) * kernels_.queries * 4), 1, kMaxGroup));
   }
 
@@ -95,7 +96,7 @@ class Forward : public Execution {
     i64 blocks = 0;
     for (const Sequence& s : all) blocks += p.H * ceil_div(s.sq, kernels_.queries);
     const i64 tasks = (p.band_masked() ? 5 : 4) * threads_;
-    return int(std::clamp<i64>(blocks / tasks, 1, shape_.group));
+    return int(std::clamp<i64>(ceil_div(blocks, tasks), 1, shape_.group));
   }
 
   ForwardTask make_task(const Problem& p, const TaskList::Item& item) const {

@@ -8,7 +8,7 @@
 namespace tilewise::cpu {
 
 inline constexpr int kMaxQueries = 48;  // most queries of a sub-block, on any instruction set
-inline constexpr int kMaxGroup = 32;    // most sub-blocks of a task
+inline constexpr int kMaxGroup = 48;    // most sub-blocks of a task
 
 // A matrix of one head: rows are positions of the sequence.
 struct Matrix {

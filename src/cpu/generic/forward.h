@@ -35,7 +35,7 @@ struct ForwardScratch {
     Carver c{static_cast<char*>(memory)};
     ForwardScratch unused;
     if (!f) f = &unused;
-    constexpr i64 n = V::kQueries, keys = V::kKeys;
+    constexpr i64 n = V::kQueries, keys = V::kForwardKeys;
     for (int g = 0; g < shape.group; ++g) {
       QueryState<V>& b = f->state[g];
       b.qt = c.floats(shape.D * n);
@@ -338,9 +338,9 @@ static void forward_path(const ForwardTask& t, void* scratch, const ScratchShape
     if (b.any_begin < first) first = b.any_begin;
     if (b.any_end > last) last = b.any_end;
   }
-  for (i32 begin = first / V::kKeys * V::kKeys; begin < last; begin += V::kKeys) {
+  for (i32 begin = first / V::kForwardKeys * V::kForwardKeys; begin < last; begin += V::kForwardKeys) {
     const i32 from = begin > first ? begin : first - (first - begin) % Path::kStep;
-    const i32 end = begin + V::kKeys < last ? begin + V::kKeys : last;
+    const i32 end = begin + V::kForwardKeys < last ? begin + V::kForwardKeys : last;
     const auto kb = Path::load(t, f, from, end, check_values<V, typename Path::T>(t, f, from, end));
     for (int g = 0; g < t.group; ++g) {
       const SubBlock& b = t.block[g];
