@@ -83,8 +83,8 @@ class Forward : public Execution {
   }
 
  private:
-  // Sub-blocks that share a packed block of K and V. All their states together may exceed a small L2 cache: they
-  // are read in order, once a key block, while rows of K and V, packed once a task, come from memory.
+  // Sub-blocks that share a packed block of K and V. All their states together may exceed a small L2 cache:
+  // they are read in order, once a key block, while rows of K and V, packed once a task, come from memory.
   int most_blocks(const Problem& p) const {
     constexpr i64 kStateBytes = 1100 << 10;
     return int(std::clamp<i64>(kStateBytes / ((p.D + p.Dv) * kernels_.queries * 4), 1, kMaxGroup));

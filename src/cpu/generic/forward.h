@@ -224,20 +224,33 @@ static void attend(const ForwardTask& t, const SubBlock& b, QueryState<V>& q, Fo
     if (count == MaskCount::none) return;
     edge |= count == MaskCount::some;
   }
-  // (2) S^T = K Q^T and its running maximum
+  // (2) S^T = K Q^T and its running maximum, of the keys that all queries see: [all_begin, all_end) of the
+  // block
+  const i32 all_begin = b.all_begin < begin ? 0 : b.all_begin < end ? b.all_begin - begin : keys;
+  const i32 all_end = b.all_end > end ? keys : b.all_end > begin ? b.all_end - begin : 0;
+  float* unused = f.alpha;  // until (4)
   for (int v = 0; v < NV; ++v) V::store(f.next_max + v * V::W, V::load(q.row_max + v * V::W));
   const auto* k = kb.k + (begin - kb.begin) * kb.k_stride;
   row_blocks<V::kRows>(keys, [&]<int R>(i64 r) {
     scores_kernel<V, Dot, R, NV>(k + r * kb.k_stride, kb.k_stride, q.qt, Path::columns(t.D), f.s + r * ld,
-                                 f.next_max);
+                                 r < all_begin || r + R > all_end ? unused : f.next_max);
   });
-  // (3) softcap, ALiBi, bias, mask; the maximum again, over visible keys only
+  // (3) softcap, ALiBi, bias, mask; the maximum again, over visible keys only. With nothing but positions to
+  // mask, only the keys that not all queries see.
   const float unit = score_unit(t.score);
-  if (edge || modifies(t.score)) {
+  const auto modify = [&](i32 from, i32 to) {
+    if (from < to)
+      modify_scores<V, NV>(t.score, b, f.s + (from - begin) * ld, from, to, edge, f.bias_tile,
+                           masked ? f.mask_tile : nullptr, f.next_max);
+  };
+  if (masked || modifies(t.score)) {
     if (t.score.bias) pack_bias<V>(f.bias_tile, t.score, b, begin, end);
     for (int v = 0; v < NV; ++v) V::store(f.next_max + v * V::W, V::load(q.row_max + v * V::W));
-    modify_scores<V, NV>(t.score, b, f.s, begin, end, edge, f.bias_tile, masked ? f.mask_tile : nullptr,
-                         f.next_max);
+    modify(begin, end);
+  } else if (edge) {
+    const i32 left = (all_begin + V::kRows - 1) / V::kRows * V::kRows, right = all_end / V::kRows * V::kRows;
+    modify(begin, left < right ? begin + left : end);
+    if (left < right) modify(begin + right, end);
   }
   // (4) P^T = exp2((S^T - max) * c), row sums, and what rescales the past
   const float c = unit * kLog2e;

@@ -33,7 +33,7 @@ struct Base : VectorTypes<Lanes> {
   using typename VectorTypes<Lanes>::Half;
   static constexpr int W = Lanes;
   static constexpr int kForwardKeys = 256;  // keys of the forward's blocks (kKeys: of the backward's)
-  static constexpr bool kPairs = false;  // bf16 dot products of pairs (V::dot_pairs)
+  static constexpr bool kPairs = false;     // bf16 dot products of pairs (V::dot_pairs)
 
   template <class T = F>
   TILEWISE_INLINE T load(const void* p) {
