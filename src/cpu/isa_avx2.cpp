@@ -21,6 +21,21 @@ struct Isa : Base<Isa, 8> {
     store(p, _mm256_cvtps_ph(__m256(x), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
   }
   TILEWISE_INLINE U64 multiply_even(U a, U b) { return U64(_mm256_mul_epu32(__m256i(a), __m256i(b))); }
+
+  // 2^x = 2^(n / 8) 2^r with |r| <= 1/16: eight powers in a register, less their index where the exponent is
+  // added, and a polynomial half as long as Base's.
+  template <int Degree>
+  TILEWISE_INLINE F exp2(F x) {
+    x = max(set1(-127.f), x);
+    const F magic = set1(0x1.8p20f), eighths = x + magic, r = x - (eighths - magic);
+    const I powers = {0x3F800000, 0x3F7B95C2, 0x3F7837F0, 0x3F75FED7,
+                      0x3F7504F3, 0x3F75672A, 0x3F7744FD, 0x3F7AC0C7};
+    const I index = I(eighths), power = I(_mm256_permutevar8x32_epi32(__m256i(powers), __m256i(index)));
+    const F t = F(power + (index << 20));
+    const F p = Degree == 4 ? set1(6.933097839e-01f) + r * 2.401983291e-01f
+                            : (r * 5.549890175e-02f + 2.402640730e-01f) * r + 6.931471825e-01f;
+    return (t * r) * p + t;
+  }
 };
 
 }  // namespace
