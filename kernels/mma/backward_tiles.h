@@ -24,11 +24,20 @@ constexpr int backward_smem_bytes(const Config& c) {
 
 constexpr u64 backward_blocks(const Config& c, i64 B, i64 Hk, i64 Sk) { return tile_blocks(c.Bc, Sk, Hk, B); }
 
+// Features that take registers from a backward, each for itself.
+constexpr int backward_features(const Config& c) {
+  return c.softcap + c.alibi + c.bias + c.boolean_mask + c.dropout + c.strided + c.dbias;
+}
+// Where these take so many that kernels make anew in each step what they keep elsewhere: 16 bits hold one.
+constexpr bool backward_crowded(const Config& c) {
+  return c.element == Element::fp32 ? backward_features(c) > 0 : backward_features(c) + c.varlen > 1;
+}
+
 namespace backward_tiles {
 
-// `light`: nothing is read for each score. `plain`: no feature that keeps more than one register per score; a
-// tile with 64 scores a thread leaves no room for more. `plain_masked`: plain with a mask, atomic dQ and head
-// dims of 128 alone: this tile has not a register more.
+// `light`: nothing is read for each score, and a softcap and dropout are not both there. `plain`: no feature
+// that keeps more than one register per score; a tile with 64 scores a thread leaves no room for more.
+// `plain_masked`: plain with a mask, atomic dQ and head dims of 128 alone: this tile has not a register more.
 enum class When { always, light, plain, plain_masked };
 
 struct Tile {
@@ -59,7 +68,7 @@ constexpr bool suits(const Tile& t, const Config& c, const TileRoom& room) {
   const bool plain = !c.softcap && !c.alibi && !c.bias && !c.boolean_mask && !c.dropout && !c.strided;
   switch (t.when) {
     case When::always: return true;
-    case When::light: return !c.bias && !c.boolean_mask;
+    case When::light: return !c.bias && !c.boolean_mask && !(c.softcap && c.dropout);
     case When::plain: return plain;
     case When::plain_masked:
       return plain && c.masked && !c.deterministic && c.d == 128 && c.dv == 128 && !room.fewer_registers;
@@ -164,7 +173,8 @@ constexpr bool choose_backward_dq_tiles(Config& c, int D, int Dv, int smem_limit
   if (!c.d || !c.dv) return false;
   const int widest = c.d > c.dv ? c.d : c.dv;
   const bool fp32 = c.element == Element::fp32;
-  c.warps = 4, c.Bc = widest <= 128 && !fp32 ? 64 : 32, c.stages = 2,
+  const bool short_of_registers = widest > 128 || fp32 || (c.softcap && backward_crowded(c));
+  c.warps = 4, c.Bc = short_of_registers ? 32 : 64, c.stages = 2,
   c.min_blocks = widest <= 128 && !fp32 ? 2 : 1;
   c.Br = c.warps * 16;
   while (backward_dq_smem_bytes(c) > smem_limit) {

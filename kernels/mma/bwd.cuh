@@ -40,9 +40,10 @@ struct BackwardShape {
   static constexpr bool kWide = C.d > 128 || C.dv > 128;
   static constexpr bool kFeatures =
       C.softcap || C.alibi || C.bias || C.boolean_mask || C.dropout || C.strided;
-  static constexpr bool kShortest = E == Element::fp32
-                                        ? C.warps == 2 || C.d > 192 || (kFeatures && C.Bc < 64)
-                                        : (kWide&& kFeatures) || (C.softcap && (C.dbias || C.dropout));
+  static constexpr bool kShortest =
+      E == Element::fp32 ? C.warps == 2 || C.d > 192 || (kFeatures && C.Bc < 64)
+                         : (kWide&& kFeatures) ||  // a softcap and dropout take twice what others do
+                               backward_features(C) + C.softcap + C.dropout + (C.varlen || !C.masked) > 2;
   static constexpr int kLongest = kShortest ? 1 : kWide || C.Bc < 64 || (kFeatures && C.warps == 8) ? 2 : 4;
   // dQ in column passes where it does not fit beside dK and dV, by what their accumulators take of the
   // registers (fp32 operands are pairs).
@@ -79,7 +80,8 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   using M = tile::Mma<C.element>;
   constexpr int kElement = tile::element_bytes(C.element);
   constexpr bool kNextLate =
-      TILEWISE_ARCH > 0 && TILEWISE_ARCH < 900 && (C.element == Element::fp32 ? Shape::kFeatures : !C.masked);
+      TILEWISE_ARCH > 0 &&
+      (backward_crowded(C) || (TILEWISE_ARCH < 900 && !C.masked && C.element != Element::fp32));
   constexpr int kThreads = Shape::kThreads, kStages = C.stages;
 
   auto& smem = *reinterpret_cast<typename Shape::Smem*>(ptx::dynamic_shared());
@@ -193,7 +195,7 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
       }
     }
     scores.select_head(step.head);
-    if constexpr (C.element == Element::fp32 && Shape::kFeatures) scores.forget();
+    if constexpr (backward_crowded(C)) scores.forget();
 
     constexpr int MT = Shape::kSKeys / 16, NT = Shape::kSQueries / 8;
     constexpr int kFragments = Shape::kDirect ? MT : 1, kFragmentColumns = Shape::kDirect ? NT / 2 : 1;
@@ -218,9 +220,10 @@ backward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
           [&](int nt, int k) { return M::b_along(q_smem, lane.lane, s_col + nt * 16, k); });
 
       // How many column blocks go through a step at a time: operands are packed, and registers freed, one by
-      // one. With dbias a loop over several would be too long to be unrolled, and arrays would be local
-      // memory.
-      constexpr int kGroup = Shape::kDirect && !C.dbias ? 2 : NT;
+      // one. A loop over more than some features would be too long to be unrolled, and the arrays that it
+      // indexes local memory.
+      constexpr bool kTooLong = C.dbias && (C.softcap || C.dropout);
+      constexpr int kGroup = Shape::kDirect && !kTooLong ? 2 : NT;
       // Elements that take no part: whatever is computed for them, an infinity or a NaN too, is thrown away.
       const bool complete = scores.complete(i0, C.Br, j0, C.Bc);
       const auto hide = [&](float(&x)[MT][NT][4], int nt) {

@@ -155,7 +155,7 @@ backward_dq(const TILEWISE_GRID_CONSTANT AttentionParams p) {
         [&](int nt, int k) { return M::b_along(v_smem, lane.lane, nt * 16, k); });
 
     // (4) dS = P (dP - delta), 0 where an element takes no part
-    if constexpr (kFullest && kFeatures) scores.forget();
+    if constexpr (backward_crowded(C)) scores.forget();
 #pragma unroll
     for (int nt = 0; nt < NT; ++nt) {
       u32 bits[4];

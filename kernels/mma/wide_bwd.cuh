@@ -8,6 +8,7 @@
 // anything: bwd_repair.cuh comes after.
 #pragma once
 
+#include "backward_tiles.h"
 #include "bwd_scores.cuh"
 #include "wide.cuh"
 
@@ -62,6 +63,7 @@ wide_dkv(const TILEWISE_GRID_CONSTANT AttentionParams p) {
     const auto head = [&] { return WideHead::of<C.element>(p, seq, i32(ptx::opaque(u32(h)))); };
 #pragma unroll 1
     for (i32 i0 = queries.begin / kWideRows * kWideRows; i0 < queries.end; i0 += kWideRows) {
+      if constexpr (backward_crowded(C)) scores.forget();
       const int thread = int(ptx::opaque(ptx::thread_index())), warp_row = thread / 32 * 16;
       const tile::Lane lane = tile::lane_of(thread);
       tile::load_rows<kWideThreads, C.strided>(q_smem, from_column(head().q, work.column), i0, seq.sq,
@@ -233,7 +235,7 @@ wide_dq(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   tile::clear(dq_acc);
 #pragma unroll 1
   for (i32 j0 = keys.begin / kWideRows * kWideRows; j0 < keys.end; j0 += kWideRows) {
-    if constexpr (C.element == Element::fp32 && C.dropout) scores.forget();
+    if constexpr (backward_crowded(C)) scores.forget();
     tile::load_rows<kWideThreads, C.strided>(k_smem, from_column(head.k, work.column), j0, seq.sk, thread);
     ptx::cp_async_commit();
     float ds_frag[1][kWideRows / 8][4];
