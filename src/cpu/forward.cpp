@@ -95,8 +95,8 @@ class Forward : public Execution {
   int group_for(const Problem& p, const std::vector<Sequence>& all) const {
     i64 blocks = 0;
     for (const Sequence& s : all) blocks += p.H * ceil_div(s.sq, kernels_.queries);
-    const i64 tasks = (p.band_masked() ? 5 : 4) * threads_;
-    return int(std::clamp<i64>(ceil_div(blocks, tasks), 1, shape_.group));
+    const i64 group = p.band_masked() ? blocks / (5 * threads_) : ceil_div(blocks, i64{4} * threads_);
+    return int(std::clamp<i64>(group, 1, shape_.group));
   }
 
   ForwardTask make_task(const Problem& p, const TaskList::Item& item) const {
