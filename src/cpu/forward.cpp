@@ -1,6 +1,7 @@
 #include "cpu/forward.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "cpu/isa.h"
 #include "cpu/pool.h"
@@ -15,18 +16,23 @@ i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }
 // head the last queries first, which see most keys under a causal mask.
 class TaskList {
  public:
-  TaskList(const Problem& p, const std::vector<Sequence>& all, int queries, int group, int threads)
+  TaskList(const Problem& p, const std::vector<Sequence>& all, const Kernels& kernels, int group, int threads)
       : H_(p.H),
-        queries_(queries),
+        queries_(kernels.queries),
+        width_(kernels.width),
         group_(group),
         threads_(threads),
-        equal_heads_(p.varlen() ? 0 : p.B * p.H) {
+        equal_heads_(p.varlen() ? 0 : p.B * p.H),
+        equal_rows_(!p.band_masked()) {
     for (const Sequence& s : all) order_.push_back(&s);
     if (p.varlen())
       std::stable_sort(order_.begin(), order_.end(),
                        [](const Sequence* a, const Sequence* b) { return a->sq * a->sk > b->sq * b->sk; });
     end_.reserve(order_.size());
-    for (const Sequence* s : order_) end_.push_back(count() + H_ * groups(*s));
+    for (const Sequence* s : order_) {
+      per_head_.push_back(p.varlen() || per_head_.empty() ? groups(*s) : per_head_[0]);
+      end_.push_back(count() + H_ * per_head_.back());
+    }
   }
 
   i64 count() const { return end_.empty() ? 0 : end_.back(); }
@@ -38,24 +44,42 @@ class TaskList {
   Item operator[](i64 task) const {
     const size_t n = size_t(std::upper_bound(end_.begin(), end_.end(), task) - end_.begin());
     const Sequence& s = *order_[n];
-    const i64 local = task - (n ? end_[n - 1] : 0), per_head = groups(s), blocks = ceil_div(s.sq, queries_);
+    const i64 local = task - (n ? end_[n - 1] : 0), per_head = per_head_[n],
+              blocks = ceil_div(s.sq, queries_);
     const i64 g = per_head - 1 - local % per_head, first = g * blocks / per_head;
     return {&s, local / per_head, first, (g + 1) * blocks / per_head - first};
   }
 
  private:
-  // Groups of a head: no more than it needs, or up to a quarter more where all tasks then go evenly to the
-  // threads.
+  // Groups of a head: no more than it needs, or up to a quarter more where the tasks then go more evenly to
+  // the threads.
   i64 groups(const Sequence& s) const {
     const i64 blocks = ceil_div(s.sq, queries_), least = ceil_div(blocks, group_);
-    for (i64 n = least; equal_heads_ && n <= std::min(least + least / 4, blocks); ++n)
-      if (n * equal_heads_ % threads_ == 0) return n;
-    return least;
+    if (equal_heads_ * least > 64 * threads_) return least;
+    i64 best = least, least_work = std::numeric_limits<i64>::max();
+    for (i64 n = least; equal_heads_ && n <= std::min(least + least / 4, blocks); ++n) {
+      const i64 work = equal_rows_ ? longest(s, n) : i64(n * equal_heads_ % threads_ != 0);
+      if (work < least_work) best = n, least_work = work;
+    }
+    return best;
+  }
+
+  // Vectors of queries of the thread that gets most, when equal heads are cut into n tasks each.
+  i64 longest(const Sequence& s, i64 n) const {
+    const i64 blocks = ceil_div(s.sq, queries_);
+    std::vector<i64> work(static_cast<size_t>(threads_));
+    for (i64 h = 0; h < equal_heads_; ++h)
+      for (i64 g = n - 1; g >= 0; --g) {
+        const i64 end = std::min((g + 1) * blocks / n * queries_, s.sq), begin = g * blocks / n * queries_;
+        *std::min_element(work.begin(), work.end()) += ceil_div(end - begin, width_);
+      }
+    return *std::max_element(work.begin(), work.end());
   }
 
   std::vector<const Sequence*> order_;
-  std::vector<i64> end_;  // tasks up to and including the n-th sequence
-  i64 H_, queries_, group_, threads_, equal_heads_;
+  std::vector<i64> per_head_, end_;  // tasks of a head; tasks up to and including the n-th sequence
+  i64 H_, queries_, width_, group_, threads_, equal_heads_;
+  bool equal_rows_;  // every query sees about as many keys
 };
 
 class Forward : public Execution {
@@ -73,7 +97,7 @@ class Forward : public Execution {
     const std::vector<Sequence> all = sequences(p);
     clear_unused_rows(p, all);
     const int group = group_for(p, all);
-    const TaskList tasks(p, all, kernels_.queries, group, threads_);
+    const TaskList tasks(p, all, kernels_, group, threads_);
     auto* kernel = kernels_.forward[dtype_index(p.dtype)];
     parallel(team(p, threads_), tasks.count(), [&](int worker, i64 number) {
       const TaskList::Item item = tasks[number];
