@@ -7,7 +7,7 @@
 namespace tilewise::cpu {
 
 // dst[c * ld + r] = src[r * row_stride + c * col_stride] * factor for rows x cols; rows up to `padded` become
-// 0.
+// 0. The next rows are fetched meanwhile.
 template <class V, class T>
 [[gnu::noinline]] static void pack_transposed(float* dst, i64 ld, const T* src, i64 row_stride,
                                               i64 col_stride, int rows, int cols, int padded, float factor) {
@@ -19,8 +19,10 @@ template <class V, class T>
     if (col_stride == 1)
       for (; c0 + W <= cols; c0 += W) {
         typename V::F tile[W];
-        for (int r = 0; r < W; ++r)
+        for (int r = 0; r < W; ++r) {
+          __builtin_prefetch(from + (r + W) * row_stride + c0);
           tile[r] = r < n ? V::widen(from + r * row_stride + c0) * factor : typename V::F{};
+        }
         transpose<V>(tile);
         for (int c = 0; c < W; ++c) V::store(dst + (c0 + c) * ld + r0, tile[c]);
       }
@@ -45,9 +47,11 @@ template <class V>
     if (col_stride == 1 && sign != 0)
       for (; c0 + 2 * W <= cols; c0 += 2 * W) {
         typename V::F tile[W];
-        for (int r = 0; r < W; ++r)
+        for (int r = 0; r < W; ++r) {
+          __builtin_prefetch(from + (r + W) * row_stride + c0);
           tile[r] = r < n ? typename V::F(V::template load<typename V::U>(from + r * row_stride + c0) ^ flip)
                           : typename V::F{};
+        }
         transpose<V>(tile);
         for (int c = 0; c < W; ++c) V::store(dst + (c0 / 2 + c) * ld + r0, tile[c]);
       }
