@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes cases.txt: every pair of values of the features below at least once (greedy pairwise cover), seeded random
-combinations on top, and sweeps of tails. Deterministic; run it after a change and commit the result."""
+combinations on top, sweeps of tails, and long rows. Deterministic; run it after a change and commit the result."""
 
 import itertools
 import random
@@ -165,6 +165,17 @@ def main(path):
             lines.append(
                 f"{dtype} {('fwd', 'bwd')[seed % 2]} B=1 Sq=19 Sk=37 H=2 Hk=1 D={d} Dv={d} causal seed={seed}"
             )
+    # Rows of many blocks, of whatever size a backend's are.
+    long = ["Sq=40 Sk=600", "Sq=5 Sk=1100", "Sq=70 Sk=777", "Sq=777 Sk=40", "Sq=530 Sk=70", "Sq=300 Sk=513"]
+    for direction, features in (("fwd", FEATURES | FORWARD_ONLY), ("bwd", FEATURES)):
+        for n in range(12):
+            seed += 1
+            row = {name: rng.choice(values) for name, values in features.items()}
+            row |= {"lengths_qk": long[n % 6], "heads": "H=2 Hk=1", "dtype": FEATURES["dtype"][n // 2 % 3]}
+            row["mask_band"] = ("", "causal", "window=400,-1", "causal topleft")[n // 3]
+            for name in rng.sample(["softcap", "alibi", "bias", "mask", "sink", "dropout", "scores"], 4):
+                row[name] = ""
+            lines.append(line(row, direction, 1, seed))
     with open(path, "w") as f:
         f.write("\n".join(lines) + "\n")
 
