@@ -48,7 +48,7 @@ struct BackwardShape {
   // dQ in column passes where it does not fit beside dK and dV, by what their accumulators take of the
   // registers (fp32 operands are pairs).
   static constexpr int kAccumulators = (kDkvKeys * (kDvCols + kDkCols)) / 32;
-  static constexpr int kRoom = E == Element::fp32 ? 128 : C.d <= 192 ? 208 : 190;
+  static constexpr int kRoom = E == Element::fp32 ? (kFeatures ? 112 : 128) : C.d <= 192 ? 208 : 190;
   static constexpr bool kDqFits = kAccumulators + kDqQueries * kDqCols / 32 <= kRoom;
   static constexpr int kDqPasses = kDqFits || kDqCols % 32 != 0              ? 1
                                    : E == Element::fp32 && kDqCols % 64 == 0 ? 4

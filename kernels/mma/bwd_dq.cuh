@@ -65,7 +65,9 @@ backward_dq(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   const i32 first = keys.begin / C.Bc, count = keys.empty() ? 0 : (keys.end + C.Bc - 1) / C.Bc - first;
 
   // Keys that no query sees are zeros, whatever they hold: 0 * NaN is NaN.
-  const auto seen_keys = [&] { return scores.band.any(0, seq.sq); };
+  const auto seen_keys = [&] {
+    return scores.band.any(0, kFullest ? i32(ptx::opaque(u32(seq.sq))) : seq.sq);
+  };
   const auto load_keys = [&](i32 block, int stage) {
     const i32 batch = i32(ptx::opaque(u32(b)));  // addresses are made where they are used
     const int loader = int(ptx::opaque(u32(thread)));
@@ -173,7 +175,8 @@ backward_dq(const TILEWISE_GRID_CONSTANT AttentionParams p) {
         if constexpr (C.softcap) dp *= derivative[nt][r];
       }
     }
-    if (!scores.complete(i0, C.Br, j0, C.Bc)) scores.hide_row(dp_frag[0], i, j);
+    const i32 start = kFullest ? i32(ptx::opaque(u32(i0))) : i0;  // as above: made anew
+    if (!scores.complete(start, C.Br, j0, C.Bc)) scores.hide_row(dp_frag[0], i, j);
 
     // (5) dQ_i += dS K_j   [16 of Br, d] fp32
     if constexpr (backward_dq_ds_shared(C)) {

@@ -17,8 +17,8 @@
 namespace tilewise::mma {
 
 template <Config c>
-using ForwardProducts =
-    Products<c.element, c.d, c.dv, c.Br, c.Bc, c.Br / c.warps / 16, forward_tiles::query_in_registers(c)>;
+using ForwardProducts = Products<c.element, c.d, c.dv, c.Br, c.Bc, c.Br / c.warps / 16,
+                                 forward_tiles::query_in_registers(c), (c.dropout && c.dv > 192)>;
 
 template <Config c>
 struct ForwardSmem {
@@ -66,6 +66,7 @@ forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
   constexpr bool kPerElement = c.bias || c.boolean_mask;  // every element is looked at anyway: one code path
   constexpr bool kCanHide = c.masked || c.boolean_mask;   // keys of a loaded block from rows of the tile
   constexpr bool kAnew = c.varlen || c.softcap || c.alibi || (c.element == Element::fp32 && kPerElement);
+  constexpr bool kDropoutAnew = kAnew || c.element == Element::fp32;
   constexpr bool kAddressesAnew = c.stages == 1 || c.masked || kAnew;
   static_assert(sizeof(ForwardSmem<c>) <= forward_smem_bytes(c) && c.Br % (16 * c.warps) == 0 &&
                 c.Bc % 16 == 0);
@@ -178,8 +179,9 @@ forward(const TILEWISE_GRID_CONSTANT AttentionParams p) {
     softmax.raise(s_frag, o_acc, score.multiplier);
     softmax.exponentiate(s_frag, score.multiplier);
     if constexpr (c.dropout) {
+      const auto& now = kept_or_anew<kDropoutAnew>(dropout, [&] { return dropout.anew(); });
 #pragma unroll
-      for (int m = 0; m < kTiles; ++m) dropout.apply(s_frag[m], i + 16 * m, column);
+      for (int m = 0; m < kTiles; ++m) now.apply(s_frag[m], i + 16 * m, column);
     }
 
     // (7) O_i += P_ij V_j   [Br, dv] fp32

@@ -13,7 +13,9 @@
 
 namespace tilewise::mma {
 
-template <Element e, int d, int dv, int Br, int Bc, int tiles, bool query_in_registers>
+// few_addresses: fp32 columns of V are told apart by constants where that saves registers (operand.h).
+template <Element e, int d, int dv, int Br, int Bc, int tiles, bool query_in_registers,
+          bool few_addresses = false>
 struct Products {
   static constexpr int kTiles = tiles;
   using Q = SmemTile<e, Br, d, Access::matrix>;
@@ -102,8 +104,8 @@ struct Products {
   }
 };
 
-template <int d, int dv, int Br, int Bc, int tiles, bool query_in_registers>
-struct Products<Element::fp32, d, dv, Br, Bc, tiles, query_in_registers> {
+template <int d, int dv, int Br, int Bc, int tiles, bool query_in_registers, bool few_addresses>
+struct Products<Element::fp32, d, dv, Br, Bc, tiles, query_in_registers, few_addresses> {
   static constexpr int kTiles = tiles;
   using Q = SmemTile<Element::fp32, Br, d, Access::k_pairs>;
   using K = SmemTile<Element::fp32, Bc, d, Access::k_pairs>;
@@ -198,7 +200,8 @@ struct Products<Element::fp32, d, dv, Br, Bc, tiles, query_in_registers> {
     return tile + Tile::offset(row, u32(2 * k) + q / 2) + q % 2 * 8;
   }
   static TILEWISE_INLINE u32 word_address(u32 tile, u32 row, u32 column) {
-    return tile + V::offset(row, column / 4) + column % 4 * 4;
+    const u32 chunk = column / 4, low = few_addresses ? chunk & 7u : chunk;  // the swizzle's bits
+    return tile + V::offset(row, low) + (chunk - low) * 16 + column % 4 * 4;
   }
 };
 

@@ -27,7 +27,7 @@ constexpr bool query_in_registers(const Config& c) {
   const int q = tiles * c.d / 4, s = tiles * c.Bc / 2, o = tiles * c.dv / 2;
   const int cap = 65536 / (threads(c) * c.min_blocks) < 255 ? 65536 / (threads(c) * c.min_blocks) : 255;
   const bool plain = !(c.softcap || c.alibi || c.bias || c.boolean_mask || c.dropout || c.strided);
-  return c.element != Element::fp32 && q + s + o + (plain ? 48 : 64) <= cap;
+  return c.element != Element::fp32 && q + s + o + (plain ? 48 : 80) <= cap;
 }
 
 }  // namespace forward_tiles

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "../ptx/math.h"
+#include "../ptx/special.h"
 #include "../shared/philox.h"
 #include "fragment.h"
 #include "sequence.h"
@@ -138,6 +139,13 @@ struct Dropout {
         threshold(p.dropout_threshold),
         b(u32(sequence)),
         h(u32(head)) {}
+
+  // The same, of which nothing is kept that follows from it: ten rounds' keys are no loop's to hold.
+  TILEWISE_INLINE Dropout anew() const {
+    Dropout x = *this;
+    x.key = {ptx::opaque(key.k0), ptx::opaque(key.k1)}, x.b = ptx::opaque(b), x.h = ptx::opaque(h);
+    return x;
+  }
 
   template <int n>
   TILEWISE_INLINE void apply(float (&probability)[n][4], i32 i, i32 j) const {

@@ -10,6 +10,8 @@
 #include <ctime>
 #include <fstream>
 #include <map>
+#include <optional>
+#include <random>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -21,6 +23,7 @@
 #include "cuda/jit/kernels.h"
 #include "kernels/baseline/fa1.h"
 #include "kernels/mma/backward_tiles.h"
+#include "kernels/mma/tiles.h"
 #include "kernels/mma/wide.h"
 #include "kernels/wgmma/launch.h"
 #include "plan/cuda.h"
@@ -220,6 +223,49 @@ TEST_P(KernelsOf, EverythingAtOnceKeepsLocalMemoryOutOfLoops) {
           EXPECT_TRUE(c.family != Family::wgmma || k.spill_bytes == 0) << config_summary(c);
         }
       }
+}
+
+// A kernel of mma.sync with any features; nothing where no tile holds its head dims.
+std::optional<Config> random_kernel(int arch, std::mt19937& random) {
+  const auto below = [&](size_t n) { return int(random() % n); };
+  constexpr int kDims[] = {32, 64, 96, 128, 192, 256};
+  constexpr Kernel kKernels[] = {Kernel::forward,     Kernel::backward,     Kernel::backward,
+                                 Kernel::backward_dq, Kernel::wide_forward, Kernel::wide_dkv,
+                                 Kernel::wide_dq,     Kernel::wide_dbias};
+  const mma::TileRoom room{int(plan::machine_of_arch(arch).shared_memory), arch};
+  Config c;
+  c.element = Element(below(3));
+  for (bool* feature :
+       {&c.masked, &c.softcap, &c.alibi, &c.bias, &c.boolean_mask, &c.dropout, &c.varlen, &c.strided})
+    *feature = below(2);
+  const Kernel kernel = kKernels[below(std::size(kKernels))];
+  const int D = kDims[below(std::size(kDims))], Dv = below(4) ? D : kDims[below(std::size(kDims))];
+  c.deterministic = kernel == Kernel::backward_dq || (kernel == Kernel::backward && below(2));
+  c.dbias = (kernel == Kernel::backward || kernel == Kernel::wide_dkv) && c.bias && below(2);
+  Config backward = c;
+  const bool has_backward = mma::choose_backward_tiles(backward, D, Dv, room);
+  switch (kernel) {
+    case Kernel::forward: return mma::choose_forward_tiles(c, D, Dv, room) ? std::optional(c) : std::nullopt;
+    case Kernel::backward: return has_backward ? std::optional(backward) : std::nullopt;
+    case Kernel::backward_dq:
+      return has_backward && mma::choose_backward_dq_tiles(c, D, Dv, room.shared_memory) ? std::optional(c)
+                                                                                         : std::nullopt;
+    default: mma::choose_wide_tiles(c, kernel); return c;
+  }
+}
+
+// A sample of what nobody lists, always the same; TILEWISE_RANDOM_KERNELS=N takes N kernels of it.
+TEST_P(KernelsOf, AnyFeaturesKeepLocalMemoryOutOfLoops) {
+  if (!nvrtc_state().usable) GTEST_SKIP() << nvrtc_state().why_not;
+  const char* wish = std::getenv("TILEWISE_RANDOM_KERNELS");
+  const int count = wish ? std::atoi(wish) : std::getenv("TILEWISE_ALL_KERNELS") ? 40 : 3;
+  std::mt19937 random{unsigned(GetParam())};
+  for (int n = 0; n < count; ++n) {
+    const std::optional<Config> c = random_kernel(GetParam(), random);
+    if (!c) continue;
+    const CompiledKernel k = compile_kernel(*c, targets_for(c->family, GetParam()).front());
+    EXPECT_EQ(local_in_loop(*c, k, GetParam()), 0) << GetParam() << " " << config_summary(*c);
+  }
 }
 
 // The list of exceptions names kernels that exist.

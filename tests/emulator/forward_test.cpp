@@ -305,6 +305,8 @@ TEST(EmulatedForward, Fp32) {
       "layout=o seed=4");
   expect_right<planned<kFp32, 256, 256>()>(
       "fp32 fwd B=1 Sq=30 Sk=150 H=1 Hk=1 D=256 Dv=256 scale=-0.1 seed=4");
+  expect_right<planned<Config{.element = Element::fp32, .softcap = true, .dropout = true}, 256, 256>()>(
+      "fp32 fwd B=1 Sq=30 Sk=90 H=2 Hk=1 D=256 Dv=252 softcap=30 dropout=0.25 seed=5");
 }
 
 }  // namespace
