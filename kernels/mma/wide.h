@@ -18,9 +18,10 @@ constexpr void choose_wide_tiles(Config& c, Kernel kernel) {
   const bool fp32 = c.element == Element::fp32;
   c.d = fp32 ? 32 : 64;
   // Registers decide, and what NVRTC takes: dkv keeps P, dS and two outputs.
-  const bool dkv = kernel == Kernel::wide_dkv,
-             narrow = kernel == Kernel::wide_dbias || (dkv && fp32 && (c.softcap || c.dropout));
-  c.dv = narrow ? 32 : fp32 || (dkv && (c.softcap || c.dbias)) ? 64 : 128;
+  const bool dkv = kernel == Kernel::wide_dkv, both = c.softcap && c.dropout;
+  const bool several = c.softcap + c.alibi + c.bias + c.boolean_mask + c.dropout + c.varlen + c.strided > 1;
+  const bool narrow = kernel == Kernel::wide_dbias || (dkv && (fp32 ? c.softcap || c.dropout : both));
+  c.dv = narrow ? 32 : fp32 || (dkv && (c.softcap || c.dbias || several)) ? 64 : 128;
   c.Br = c.Bc = kWideRows;
   c.warps = kWideThreads / 32, c.stages = 2, c.min_blocks = 1;
 }
