@@ -279,7 +279,7 @@ int cuMemsetD8Async(CUdeviceptr pointer, unsigned char value, size_t bytes, void
 int cuMemAlloc_v2(CUdeviceptr* pointer, size_t bytes) {
   FAIL_IF_TOLD;
   const std::lock_guard lock(mutex);
-  const size_t page = size_t{2} << 20;  // as the driver's memory comes: no page is of two devices, or the host's
+  const size_t page = size_t{2} << 20;  // as the driver's: none is of two devices, or the host's, too
   *pointer = reinterpret_cast<CUdeviceptr>(std::aligned_alloc(page, (bytes + page - 1) / page * page));
   allocations[*pointer] = {bytes, stack.back()->device};
   return 0;

@@ -16,8 +16,8 @@ Element element_of(tw_dtype dtype);
 AttentionParams attention_params(const Problem& p);
 
 // The pages of memory that a plan has found to be its device's. The driver takes up to a quarter of a
-// microsecond to say whose a pointer is; it gives out device memory in pages of 2 MiB, each of one device, and
-// calls come back to them, with other tensors too.
+// microsecond to say whose a pointer is; it gives out device memory in pages of 2 MiB, each of one device,
+// and calls come back to them, with other tensors too.
 class KnownMemory {
  public:
   // Refuses pointers that are not memory of the problem's device, by name; also of the workspace when there
