@@ -44,11 +44,12 @@ class Tensors(ctypes.Structure):
 
 def bridge() -> ctypes.CDLL:
     """builds.cpp, compiled now."""
-    out = Path(tempfile.mkdtemp()) / "builds.so"
     source = ROOT / "bench" / "builds.cpp"
     flags = ["-std=c++20", "-O2", "-shared", "-fPIC", f"-I{ROOT / 'include'}", "-ldl"]
-    subprocess.run(["c++", source, "-o", out, *flags], check=True)
-    library = ctypes.CDLL(str(out))
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "builds.so"
+        subprocess.run(["c++", source, "-o", out, *flags], check=True)
+        library = ctypes.CDLL(str(out))
     library.open_build.restype = library.make_call.restype = ctypes.c_void_p
     library.workspace_of.restype = library.struct_bytes.restype = ctypes.c_size_t
     assert library.struct_bytes() == ctypes.sizeof(Problem) + ctypes.sizeof(Tensors)

@@ -165,14 +165,16 @@ def test_the_papers_bars_are_all_there(monkeypatch):
 
 
 @pytest.mark.skipif(not shutil.which("c++"), reason="needs a C++ compiler")
-def test_builds_are_opened_one_by_one(monkeypatch, capfd):
+def test_builds_are_opened_one_by_one(monkeypatch, capfd, tmp_path):
     monkeypatch.syspath_prepend(str(BENCH))
     import builds
 
     library = builds.bridge()
     with pytest.raises(SystemExit):
         builds.Build(library, "name=/nonexistent/libtilewise.so")
+    other = tmp_path / "other.so"
+    subprocess.run(["c++", "-shared", "-fPIC", "-x", "c++", "/dev/null", "-o", other], check=True)
     with pytest.raises(SystemExit):
-        builds.Build(library, library._name)
+        builds.Build(library, str(other))
     said = capfd.readouterr().err
     assert "/nonexistent/libtilewise.so: cannot open" in said and "is not a libtilewise" in said

@@ -56,9 +56,13 @@ class TaskList {
   i64 groups(const Sequence& s) const {
     const i64 blocks = ceil_div(s.sq, queries_), least = ceil_div(blocks, group_);
     if (equal_heads_ * least > 64 * threads_) return least;
+    // Counting is part of each call: where it would take many steps, as with many threads, it is enough that
+    // all threads get the same number of tasks.
+    constexpr i64 kMostSteps = 1 << 16;
+    const bool counted = equal_rows_ && (least / 4 + 1) * equal_heads_ * least * threads_ <= kMostSteps;
     i64 best = least, least_work = std::numeric_limits<i64>::max();
     for (i64 n = least; equal_heads_ && n <= std::min(least + least / 4, blocks); ++n) {
-      const i64 work = equal_rows_ ? longest(s, n) : i64(n * equal_heads_ % threads_ != 0);
+      const i64 work = counted ? longest(s, n) : i64(n * equal_heads_ % threads_ != 0);
       if (work < least_work) best = n, least_work = work;
     }
     return best;
